@@ -1,0 +1,1 @@
+"""The `tidegate` command; the only package that may import all others."""

@@ -1,0 +1,1 @@
+"""The operator: an `InferencePool` becomes running workers and a router."""

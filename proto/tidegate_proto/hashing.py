@@ -10,7 +10,7 @@ from hashlib import blake2b
 BLOCK_HASH_BYTES = 16
 
 # 4-byte unsigned, little-endian on every platform we run on (Linux on x86-64 and arm64).
-_TOKEN_TYPECODE = "I"
+_UINT32 = "I"
 
 
 def root_hash(adapter: str = "", salt: str = "") -> bytes:
@@ -21,9 +21,7 @@ def root_hash(adapter: str = "", salt: str = "") -> bytes:
 
 def block_hash(parent: bytes, token_ids: Sequence[int]) -> bytes:
     """The hash of a full block behind `parent` (`root_hash` for the first block of a chain)."""
-    return blake2b(
-        parent + array(_TOKEN_TYPECODE, token_ids).tobytes(), digest_size=BLOCK_HASH_BYTES
-    ).digest()
+    return blake2b(parent + array(_UINT32, token_ids).tobytes(), digest_size=BLOCK_HASH_BYTES).digest()
 
 
 def chain_hashes(token_ids: Sequence[int], block_size: int, adapter: str = "", salt: str = "") -> list[bytes]:

@@ -1,0 +1,1 @@
+"""How the router learns about endpoints."""

@@ -1,0 +1,1 @@
+"""The Ticket: owner of everything a request holds."""

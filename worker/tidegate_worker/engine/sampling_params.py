@@ -18,7 +18,7 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True):
     top_k: int = 0
     """0 is off."""
     seed: int = 0
-    """Always set (the server draws one when the client gave none); choice i uses its own stream derived from (seed, i)."""
+    """Always set (the server draws one when the client gave none); choice i has its own stream, from (seed, i)."""
     n: int = 1
     """Choices. They share the prompt's blocks."""
     stop_token_ids: tuple[int, ...] = ()

@@ -1,0 +1,1 @@
+"""Attention and its friends as functions of tensors."""

@@ -1,0 +1,1 @@
+"""Model architectures and how they are loaded: GGUF, safetensors, tokenizer, chat template."""

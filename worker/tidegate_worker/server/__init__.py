@@ -1,0 +1,1 @@
+"""The worker's face: OpenAI HTTP, Telemetry gRPC, metrics."""

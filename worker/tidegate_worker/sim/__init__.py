@@ -1,0 +1,1 @@
+"""A runner and tokenizer without a model, for tests and benchmarks."""
