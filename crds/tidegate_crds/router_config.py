@@ -12,9 +12,9 @@ ROUTER_API_VERSION = "router.tidegate.dev/v1alpha1"
 class EndpointSpec(ApiStruct, frozen=True, kw_only=True):
     """A worker at a fixed address."""
 
-    url: Annotated[str, Meta(pattern="^http://[^/ ]+:[0-9]+/?$")]
+    url: Annotated[str, Meta(pattern="^http://[^/ ]+:[0-9]+/?$", extra={"expected": "http://host:port"})]
     """`http://host:port` of its OpenAI API."""
-    telemetry: Annotated[str, Meta(pattern="^[^/ ]+:[0-9]+$")] | None = None
+    telemetry: Annotated[str, Meta(pattern="^[^/ ]+:[0-9]+$", extra={"expected": "host:port"})] | None = None
     """`host:port` of its Telemetry service; unset for engines that have none."""
     name: Name | None = None
     """Shown in headers, logs and metrics; `host:port` when unset."""

@@ -8,7 +8,16 @@ from msgspec import Meta
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 Weight = Annotated[float, Meta(ge=0, le=1_000)]
-Name = Annotated[str, Meta(min_length=1, max_length=63, pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
+Name = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=63,
+        pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
+        extra={"expected": "lower-case letters, digits and '-', with a letter or digit at both ends"},
+    ),
+]
+"""A Kubernetes DNS label. `extra["expected"]` is what an error message says instead of the pattern."""
 
 
 class ApiStruct(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True):
@@ -74,7 +83,7 @@ class RetriesSpec(ApiStruct, frozen=True, kw_only=True):
 class HealthCheckSpec(ApiStruct, frozen=True, kw_only=True):
     """Active checks of each endpoint."""
 
-    path: Annotated[str, Meta(pattern="^/")] = "/health"
+    path: Annotated[str, Meta(pattern="^/", extra={"expected": "a path that starts with '/'"})] = "/health"
     """GET path that answers 200 when the worker can serve."""
     interval_seconds: Seconds = 1.0
     timeout_seconds: Seconds = 2.0

@@ -1,0 +1,24 @@
+"""From typed objects back to the documents that people and `tidegate-router --config` read."""
+
+import msgspec
+import yaml
+
+from tidegate_crds.inference_pool import InferencePool
+from tidegate_crds.router_config import RouterConfig
+from tidegate_crds.router_spec import ApiStruct
+
+
+def dump_router_config(config: RouterConfig) -> str:
+    """The whole configuration as YAML, defaults included; `load_router_config` gives back an equal object."""
+    return _dump(config)
+
+
+def dump_pool(pool: InferencePool) -> str:
+    """The whole pool as YAML, defaults included; `load_pool` gives back an equal object."""
+    return _dump(pool)
+
+
+def _dump(document: ApiStruct) -> str:
+    plain = msgspec.to_builtins(document)
+    header = {key: plain.pop(key) for key in ("apiVersion", "kind")}
+    return str(yaml.safe_dump(header | plain, sort_keys=False, allow_unicode=True, width=120))
