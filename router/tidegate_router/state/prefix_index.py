@@ -1,0 +1,177 @@
+"""`TextPrefixIndex`: which endpoint has probably cached how much of a prompt, learned from where prompts were sent.
+
+A prompt is cut into byte chunks that grow with depth, and every chunk's hash is chained to all before it, so one
+integer stands for a whole prefix. A dict maps that integer to a bit set of endpoints: no object per entry, nothing
+for the garbage collector to walk. It works with any engine and needs no tokenizer; what the engine reports as really
+cached corrects it.
+
+Invariants: an endpoint that holds a chunk holds every chunk before it (its recency list is refreshed tail first, so
+evictions take tails first); an endpoint holds at most `capacity_chunks`; an entry exists only while some endpoint
+holds it.
+"""
+
+from bisect import bisect_right
+from collections import OrderedDict
+from itertools import accumulate
+from typing import Final
+
+from xxhash import xxh3_64_intdigest
+
+from tidegate_router.state.request import Request
+
+DEFAULT_CAPACITY_CHUNKS = 32_768
+MAX_DOUBTS = 1_024
+
+# (chunk bytes, how many): fine where prompts differ, coarse where they are long; 64 bytes is about one 16-token block.
+# 2 KB has 10 chunks, 64 KB has 62, and nothing beyond 4 MB (a million tokens) is looked at.
+_LADDER = ((64, 2), (128, 1), (256, 7), (512, 12), (1_024, 24), (2_048, 16), (4_096, 48), (16_384, 48), (65_536, 48))
+CHUNK_ENDS: Final = tuple(accumulate(size for size, count in _LADDER for _ in range(count)))
+
+# What a client appends to grows before the closing bracket or quote, which therefore belongs to no chunk.
+_CLOSING = b']"'
+
+
+def chunk_hashes(request: Request) -> list[int]:
+    """The chained hashes of a prompt's full chunks, first to last; the partial tail has none.
+
+    The first hash stands for model, adapter, salt and tools alone when there are tools: they precede every message.
+    O(bytes of messages and tools), at most `CHUNK_ENDS[-1]` bytes of messages.
+    """
+    head = request.head
+    model, adapter, salt = request.model.encode(), request.adapter.encode(), request.salt.encode()
+    identity = b"%d %d %d %b%b%b" % (len(model), len(adapter), len(salt), model, adapter, salt)
+    digest = xxh3_64_intdigest(identity)
+    hashes = []
+    if head:
+        digest = xxh3_64_intdigest(head, digest)
+        hashes.append(digest)
+    text = request.messages
+    start = 0
+    for end in CHUNK_ENDS[: bisect_right(CHUNK_ENDS, open_length(text))]:
+        digest = xxh3_64_intdigest(text[start:end], digest)
+        hashes.append(digest)
+        start = end
+    return hashes
+
+
+def open_length(text: bytes) -> int:
+    """Bytes of a raw JSON array or string before its closing character."""
+    return len(text) - 1 if text and text[-1] in _CLOSING else len(text)
+
+
+def covered_bytes(request: Request, chunks: int) -> int:
+    """Bytes of head and messages behind the first `chunks` hashes of `chunk_hashes`."""
+    if chunks <= 0:
+        return 0
+    if request.head:
+        return len(request.head) + (CHUNK_ENDS[chunks - 2] if chunks > 1 else 0)
+    return CHUNK_ENDS[chunks - 1]
+
+
+class TextPrefixIndex:
+    """Prefix knowledge of all endpoints; not thread-safe, one event loop owns it."""
+
+    def __init__(self, capacity_chunks: int = DEFAULT_CAPACITY_CHUNKS) -> None:
+        if capacity_chunks < 1:
+            raise ValueError("capacity_chunks: must be at least 1")
+        self.capacity_chunks = capacity_chunks
+        self._holders: dict[int, int] = {}
+        self._recency: dict[int, OrderedDict[int, None]] = {}
+        self._doubts: dict[int, dict[int, None]] = {}
+
+    def __len__(self) -> int:
+        """Distinct prefixes known."""
+        return len(self._holders)
+
+    def held(self, slot: int) -> int:
+        """Chunks that an endpoint is thought to hold."""
+        return len(self._recency.get(slot, ()))
+
+    def match(self, hashes: list[int]) -> dict[int, int]:
+        """Matched chunks per slot, longest contiguous prefix only; slots without a match are absent."""
+        matched: dict[int, int] = {}
+        get = self._holders.get
+        depth = 0
+        previous = get(hashes[0], 0) if hashes else 0
+        for digest in hashes:
+            holders = previous & get(digest, 0)
+            if holders != previous:
+                _record(matched, previous & ~holders, depth)
+                if not holders:
+                    return matched
+                previous = holders
+            depth += 1
+        _record(matched, previous, depth)
+        return matched
+
+    def insert(self, slot: int, hashes: list[int]) -> None:
+        """Note that an endpoint has, or is about to have, these prefixes; the least recently used ones make room."""
+        recency = self._recency.get(slot)
+        if recency is None:
+            recency = self._recency[slot] = OrderedDict()
+        holders = self._holders
+        get, touch = holders.get, recency.move_to_end
+        bit = 1 << slot
+        for digest in reversed(hashes):
+            recency[digest] = None
+            touch(digest)
+            holders[digest] = get(digest, 0) | bit
+        while len(recency) > self.capacity_chunks:
+            self._release(recency.popitem(last=False)[0], bit)
+
+    def forget_tail(self, slot: int, hashes: list[int], kept: int) -> None:
+        """Drop an endpoint's claim to the chunks of a prompt after the first `kept`, and to all that extends them.
+
+        Longer prompts behind the dropped chunks become unreachable and age out.
+        """
+        recency = self._recency.get(slot)
+        if recency is None:
+            return
+        bit = 1 << slot
+        for digest in hashes[max(0, kept) :]:
+            if recency.pop(digest, self) is None:
+                self._release(digest, bit)
+
+    def forget(self, slot: int) -> None:
+        """Drop everything an endpoint is thought to hold: it left, or restarted with an empty cache."""
+        bit = 1 << slot
+        self._doubts.pop(slot, None)
+        for digest in self._recency.pop(slot, ()):
+            self._release(digest, bit)
+
+    def correct(self, slot: int, hashes: list[int], predicted_chunks: int, actual_chunks: int) -> None:
+        """Learn from an answer: `predicted_chunks` were thought cached when it was placed, `actual_chunks` were.
+
+        One miss is an eviction and heals itself, since the worker has just computed the prompt again: it only leaves
+        a doubt. A second miss at the same chunk says that this worker never caches it: its claim is dropped.
+        """
+        doubts = self._doubts.setdefault(slot, {})
+        if actual_chunks * 2 >= predicted_chunks:
+            if doubts:
+                for digest in hashes[:actual_chunks]:
+                    doubts.pop(digest, None)
+            return
+        first_missing = hashes[actual_chunks]
+        if first_missing in doubts:
+            self.forget_tail(slot, hashes, actual_chunks)
+            return
+        if len(doubts) >= MAX_DOUBTS:
+            doubts.clear()
+        doubts[first_missing] = None
+
+    def _release(self, digest: int, bit: int) -> None:
+        left = self._holders[digest] & ~bit
+        if left:
+            self._holders[digest] = left
+        else:
+            del self._holders[digest]
+
+
+def _record(matched: dict[int, int], slots: int, depth: int) -> None:
+    """Write `depth` for every bit of `slots`; nothing at depth 0."""
+    if not depth:
+        return
+    while slots:
+        lowest = slots & -slots
+        matched[lowest.bit_length() - 1] = depth
+        slots ^= lowest
