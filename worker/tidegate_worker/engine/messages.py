@@ -31,6 +31,8 @@ class Abort(_Message, frozen=True):
     """Drop a request in whatever state; its blocks are free within one step. Unknown ids are ignored."""
 
     request_id: str
+    index: int | None = None
+    """Drop only this choice (its stop string was found); None: all of them."""
 
 
 class Shutdown(_Message, frozen=True):
@@ -73,6 +75,8 @@ class ChoiceOutput(msgspec.Struct, frozen=True, array_like=True):
     finish_reason: FinishReason | None
     cached_tokens: int
     """Prompt tokens found in the prefix cache when this request was first scheduled; constant over its life."""
+    error: str | None = None
+    """Set with `finish_reason` "error": what went wrong, in words that a user may read."""
 
 
 class BlockStored(msgspec.Struct, frozen=True, array_like=True, tag=True):
