@@ -9,6 +9,8 @@ from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 
+from reference_docs import api_page, crd_yaml, router_config_page
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -17,16 +19,19 @@ def protobuf_code() -> dict[Path, bytes]:
     from grpc_tools import protoc
 
     proto_root = ROOT / "proto"
+    scripts = Path(sys.executable).parent
     sources = sorted(str(path.relative_to(proto_root)) for path in proto_root.rglob("*.proto"))
     with tempfile.TemporaryDirectory() as out:
         outs = [f"--{kind}_out={out}" for kind in ("python", "mypy", "grpc_python", "mypy_grpc")]
+        # the plug-ins stand beside the interpreter, which need not be on PATH
+        plugins = [f"--plugin=protoc-gen-{kind}={scripts}/protoc-gen-{kind}" for kind in ("mypy", "mypy_grpc")]
         well_known = resources.files("grpc_tools") / "_proto"
-        if protoc.main(["protoc", f"-I{proto_root}", f"-I{well_known}", *outs, *sources]) != 0:
+        if protoc.main(["protoc", f"-I{proto_root}", f"-I{well_known}", *plugins, *outs, *sources]) != 0:
             raise SystemExit("protoc failed")
         return {proto_root / path.relative_to(out): path.read_bytes() for path in Path(out).rglob("*.py*")}
 
 
-GENERATORS: list[Callable[[], dict[Path, bytes]]] = [protobuf_code]
+GENERATORS: list[Callable[[], dict[Path, bytes]]] = [protobuf_code, crd_yaml, api_page, router_config_page]
 
 
 def main(arguments: list[str]) -> int:

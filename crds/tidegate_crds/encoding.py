@@ -6,6 +6,19 @@ import yaml
 from tidegate_crds.inference_pool import InferencePool
 from tidegate_crds.router_config import RouterConfig
 from tidegate_crds.router_spec import ApiStruct
+from tidegate_crds.yaml_text import StrictLoader
+
+_resolvers = (yaml.SafeDumper.yaml_implicit_resolvers, StrictLoader.yaml_implicit_resolvers)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes text that either YAML dialect, PyYAML's or this package's, would read as something else."""
+
+
+_Dumper.yaml_implicit_resolvers = {
+    first: [pair for resolvers in _resolvers for pair in resolvers.get(first, [])]
+    for first in {first for resolvers in _resolvers for first in resolvers}
+}
 
 
 def dump_router_config(config: RouterConfig) -> str:
@@ -21,4 +34,4 @@ def dump_pool(pool: InferencePool) -> str:
 def _dump(document: ApiStruct) -> str:
     plain = msgspec.to_builtins(document)
     header = {key: plain.pop(key) for key in ("apiVersion", "kind")}
-    return str(yaml.safe_dump(header | plain, sort_keys=False, allow_unicode=True, width=120))
+    return str(yaml.dump(header | plain, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120))

@@ -24,6 +24,8 @@ class RouterConfig(RouterSpec, frozen=True, kw_only=True):
     """The fields of `spec.router`, beside a list of endpoints."""
 
     api_version: Literal["router.tidegate.dev/v1alpha1"]
+    """Version of this document's shape."""
     kind: Literal["RouterConfig"]
+    """What the document describes."""
     endpoints: Annotated[tuple[EndpointSpec, ...], Meta(min_length=1)]
     """Static endpoints; their URLs are unique."""

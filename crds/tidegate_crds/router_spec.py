@@ -86,7 +86,9 @@ class HealthCheckSpec(ApiStruct, frozen=True, kw_only=True):
     path: Annotated[str, Meta(pattern="^/", extra={"expected": "a path that starts with '/'"})] = "/health"
     """GET path that answers 200 when the worker can serve."""
     interval_seconds: Seconds = 1.0
+    """From one check of an endpoint to the next."""
     timeout_seconds: Seconds = 2.0
+    """A check that takes longer has failed."""
     unhealthy_threshold: Annotated[int, Meta(ge=1, le=100)] = 2
     """Failed checks in a row, or faults of requests in a row, that take an endpoint out."""
     healthy_threshold: Annotated[int, Meta(ge=1, le=100)] = 1
@@ -108,6 +110,7 @@ class PluginRefSpec(ApiStruct, frozen=True, kw_only=True):
     """A plugin in a profile."""
 
     plugin_ref: Annotated[str, Meta(min_length=1)]
+    """The name of a configured plugin, or a plugin type to be used with its defaults."""
     weight: Weight = 1.0
     """Share of a scorer in the sum; filters and pickers ignore it."""
 
@@ -116,14 +119,18 @@ class SchedulingProfileSpec(ApiStruct, frozen=True, kw_only=True):
     """Filters, scorers and one picker, run in that order."""
 
     name: Annotated[str, Meta(min_length=1)]
+    """Unique among the profiles."""
     plugins: Annotated[tuple[PluginRefSpec, ...], Meta(min_length=1)]
+    """What the profile runs; among filters and among scorers the order is kept."""
 
 
 class SchedulingSpec(ApiStruct, frozen=True, kw_only=True):
     """How an endpoint is chosen. Empty lists mean the built-in default profile."""
 
     plugins: tuple[PluginSpec, ...] = ()
+    """Plugins with settings or names of their own."""
     profiles: tuple[SchedulingProfileSpec, ...] = ()
+    """Which plugins decide together."""
 
 
 class AccessLogSpec(ApiStruct, frozen=True, kw_only=True):

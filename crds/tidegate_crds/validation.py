@@ -43,6 +43,7 @@ class _Walk:
     def __init__(self) -> None:
         self.errors: list[FieldError] = []
         self._values_left = MAX_VALUES
+        self._stopped = False
         self._checks: dict[type[mi.Type], Callable[..., None]] = {
             mi.StructType: self._check_struct,
             mi.VarTupleType: self._check_list,
@@ -57,11 +58,14 @@ class _Walk:
         }
 
     def visit(self, expected: mi.Type, value: object, path: str, depth: int) -> None:
+        if self._stopped:
+            return
         self._values_left -= 1
         if self._values_left < 0 or depth > MAX_DEPTH:
-            if self._values_left in (-1, 0) or depth > MAX_DEPTH:
-                what = f"nested more than {MAX_DEPTH} levels deep" if depth > MAX_DEPTH else "too many values"
-                self._error(path, what)
+            self._stopped = True
+            self._error(
+                path, "too many values" if self._values_left < 0 else f"nested more than {MAX_DEPTH} levels deep"
+            )
             return
         words = ""
         expected, nullable = without_null(expected)

@@ -22,7 +22,7 @@ _LONGEST_INTEGER = 100
 _CORE = "tag:yaml.org,2002:"
 
 
-class _Loader(yaml.SafeLoader):
+class StrictLoader(yaml.SafeLoader):
     """PyYAML's safe loader with the scalar rules of this module."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
@@ -34,21 +34,21 @@ class _Loader(yaml.SafeLoader):
             raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from error
 
 
-_Loader.yaml_constructors = {
+StrictLoader.yaml_constructors = {
     tag: constructor
     for tag, constructor in yaml.SafeLoader.yaml_constructors.items()
     if tag is None or tag.removeprefix(_CORE) in {"null", "bool", "float", "str", "seq", "map"}
 }
-_Loader.yaml_implicit_resolvers = {
+StrictLoader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith((":timestamp", ":int", ":float"))]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
-_Loader.add_implicit_resolver(
+StrictLoader.add_implicit_resolver(
     f"{_CORE}int",
     re.compile(r"[-+]?(?:0|[1-9][0-9]*|0b[01]+|0o?[0-7]+|0x[0-9a-fA-F]+)$"),
     list("-+0123456789"),
 )
-_Loader.add_implicit_resolver(
+StrictLoader.add_implicit_resolver(
     f"{_CORE}float",
     re.compile(
         r"[-+]?(?:[0-9]+\.[0-9]*(?:[eE][-+]?[0-9]+)?|[0-9]+[eE][-+]?[0-9]+|\.[0-9]+(?:[eE][-+]?[0-9]+)?|\.(?:inf|Inf|INF))$"
@@ -69,7 +69,7 @@ def _construct_int(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
     return int(text, 0)
 
 
-_Loader.add_constructor(f"{_CORE}int", _construct_int)
+StrictLoader.add_constructor(f"{_CORE}int", _construct_int)
 
 
 def load_yaml(text: str) -> object:
@@ -82,7 +82,7 @@ def load_yaml(text: str) -> object:
     if len(text) > MAX_CHARACTERS:
         raise _whole(f"the document is longer than {MAX_CHARACTERS} characters")
     try:
-        loader = _Loader(text.removeprefix("\ufeff"))
+        loader = StrictLoader(text.removeprefix("\ufeff"))
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, int(error.position)) + 1
         raise _whole(f"line {line}: not valid YAML: unprintable character U+{int(error.character):04X}") from error
@@ -105,7 +105,7 @@ def load_yaml(text: str) -> object:
     return document
 
 
-def _single_node(loader: _Loader) -> yaml.Node:
+def _single_node(loader: StrictLoader) -> yaml.Node:
     """The root of the only document that is not empty."""
     found: yaml.Node | None = None
     while loader.check_node():
