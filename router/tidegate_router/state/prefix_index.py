@@ -5,9 +5,8 @@ integer stands for a whole prefix. A dict maps that integer to a bit set of endp
 for the garbage collector to walk. It works with any engine and needs no tokenizer; what the engine reports as really
 cached corrects it.
 
-Invariants: an endpoint that holds a chunk holds every chunk before it (its recency list is refreshed tail first, so
-evictions take tails first); an endpoint holds at most `capacity_chunks`; an entry exists only while some endpoint
-holds it.
+Invariants: evictions take tails first (a recency list is refreshed tail first), so a full index still matches from the
+front; an endpoint holds at most `capacity_chunks`; an entry exists only while some endpoint holds it.
 """
 
 from bisect import bisect_right

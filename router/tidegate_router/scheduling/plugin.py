@@ -1,0 +1,66 @@
+"""What a scheduling plugin is: three small protocols and the context that scorers read.
+
+A request goes through filters (who may), scorers (how good, 0 to 1 each, weighted and summed) and one picker.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from tidegate_router.state.endpoints import Endpoint, LoadColumns
+
+Randomness = Callable[[], float]
+"""A source of numbers in [0, 1)."""
+
+DECODE_TOKENS = 128
+"""What one request in flight weighs beside its uncached prompt tokens: its decoding slows others by about as much."""
+
+
+class SchedulingContext:
+    """One request among its candidates: estimated tokens, what is cached where, and the load at this moment.
+
+    `scale` is the most that the choice can cost, in prompt tokens: everything to compute behind the widest gap in
+    work. Scorers that divide by it add up to one cost, whatever the size of the request.
+    """
+
+    __slots__ = ("cached_tokens", "least_work", "load", "prompt_tokens", "scale", "work")
+
+    def __init__(
+        self,
+        prompt_tokens: int,
+        cached_tokens: dict[int, int],
+        load: LoadColumns,
+        candidates: Sequence[Endpoint],
+    ) -> None:
+        self.prompt_tokens = prompt_tokens
+        self.cached_tokens = cached_tokens
+        """Predicted, by slot; slots without a match are absent."""
+        self.load = load
+        tokens, requests = load.in_flight_tokens, load.in_flight_requests
+        self.work = [tokens[each.slot] + DECODE_TOKENS * requests[each.slot] for each in candidates]
+        """Work in flight per candidate, in prompt tokens."""
+        self.least_work = min(self.work)
+        self.scale = max(1, prompt_tokens + max(self.work) - self.least_work)
+
+
+class Filter(Protocol):
+    """Says who may get requests for a model. Its answer depends on its arguments alone, so the scheduler keeps it."""
+
+    def keeps(self, endpoint: Endpoint, model: str) -> bool:
+        """Whether the endpoint stays a candidate; `model` is empty when the request names none."""
+        ...
+
+
+class Scorer(Protocol):
+    """Says how good each candidate is."""
+
+    def score(self, context: SchedulingContext, candidates: Sequence[Endpoint]) -> list[float]:
+        """One number in [0, 1] per candidate, in their order; more is better."""
+        ...
+
+
+class Picker(Protocol):
+    """Chooses by the summed scores."""
+
+    def pick(self, scores: list[float], randomness: Randomness) -> int:
+        """The index of the chosen candidate; `scores` is not empty."""
+        ...
