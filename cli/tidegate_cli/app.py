@@ -1,0 +1,200 @@
+"""The commands of `tidegate`. Each imports what it needs when it runs, so that `--help` is quick."""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from tidegate_operator.local.launch import LaunchOptions
+
+WORKER_MODULE = "tidegate_worker"
+ROUTER_MODULE = "tidegate_router"
+
+app = typer.Typer(
+    name="tidegate",
+    help="Serve one model to many: workers behind a router that knows what they have cached.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    # Typer's rich help imports a Markdown parser: three times the start-up of everything else.
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Manifest = Annotated[Path, typer.Argument(metavar="POOL.yaml", help="InferencePool manifest.")]
+ReadyTimeout = Annotated[
+    float | None, typer.Option("--timeout-seconds", min=0.1, help="Give up when not Ready after this time.")
+]
+WorkerModule = Annotated[str, typer.Option("--worker-module", hidden=True, help="Python module run as a worker.")]
+RouterModule = Annotated[str, typer.Option("--router-module", hidden=True, help="Python module run as the router.")]
+OptionalPool = Annotated[str | None, typer.Argument(metavar="[NAME]", help="The pool; needed when several run.")]
+
+
+@app.command()
+def up(
+    manifest: Manifest,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return once Ready; the pool runs on.")] = False,
+    timeout_seconds: ReadyTimeout = None,
+    worker_module: WorkerModule = WORKER_MODULE,
+    router_module: RouterModule = ROUTER_MODULE,
+) -> None:
+    """Start a pool's workers and router on this machine."""
+    from tidegate_cli.manifest import read_pool
+    from tidegate_cli.up import run_detached, run_foreground
+
+    pool = read_pool(manifest)
+    options = _launch_options(timeout_seconds, worker_module, router_module)
+    out, err = _console(), _console(stderr=True)
+    if detach:
+        raise typer.Exit(run_detached(manifest, pool, options, out, err))
+    raise typer.Exit(run_foreground(pool, options, out, err))
+
+
+@app.command()
+def down(
+    name: OptionalPool = None,
+    timeout_seconds: Annotated[
+        float, typer.Option("--timeout-seconds", min=0, help="Drain this long, then kill.")
+    ] = 90.0,
+) -> None:
+    """Drain and stop a running pool."""
+    from tidegate_operator.local.launch import end_survivors
+    from tidegate_operator.local.select import running_pool, stop_pool
+
+    from tidegate_cli.console import say
+
+    pool = running_pool(_state_home(), name)
+    drained = not pool.owned or stop_pool(pool, timeout_seconds)
+    with pool.folder.acquire():
+        left = end_survivors(pool.folder)
+    how = "" if drained else f" (killed: it had not drained in {timeout_seconds:g} s)"
+    if pool.died:
+        how = f" (its supervisor was dead; ended {left} processes that were left)"
+    say(_console(), f"pool {pool.folder.pool} is down{how}")
+
+
+@app.command()
+def status(
+    name: OptionalPool = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON list on standard output.")] = False,
+) -> None:
+    """Show running pools and their processes."""
+    from tidegate_operator.local.errors import UnknownPoolError
+    from tidegate_operator.local.select import known_pools
+
+    from tidegate_cli import status as view
+
+    pools = known_pools(_state_home())
+    if name is None:
+        pools = [pool for pool in pools if pool.owned or pool.died]
+    else:
+        pools = [pool for pool in pools if pool.folder.pool == name]
+        if not pools:
+            raise UnknownPoolError(f"no pool {name} was ever up here")
+    if as_json:
+        typer.echo(view.as_json(pools))
+    else:
+        view.show(pools, _console())
+
+
+@app.command()
+def logs(
+    target: Annotated[str, typer.Argument(metavar="NAME|POOL/NAME", help="A process: router, cpu-0, demo/cpu-0.")],
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the pool is down.")] = False,
+    tail: Annotated[int, typer.Option("--tail", "-n", min=0, help="Lines from the end.")] = 100,
+) -> None:
+    """Show what a process wrote."""
+    from tidegate_operator.local import logs as log_files
+    from tidegate_operator.local.select import log_of
+
+    pool, path = log_of(_state_home(), target)
+    end = log_files.size(path)
+    for line in log_files.last_lines(path, tail, end=end):
+        typer.echo(line)
+    if follow:
+        for text in log_files.follow(path, end, more=pool.folder.owned):
+            typer.echo(text, nl=False)
+
+
+@app.command()
+def demo(
+    manifest: Manifest,
+    once: Annotated[bool, typer.Option("--once", help="Run the conversations, then stop.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, last on standard output.")] = False,
+    timeout_seconds: ReadyTimeout = 300.0,
+    worker_module: WorkerModule = WORKER_MODULE,
+    router_module: RouterModule = ROUTER_MODULE,
+) -> None:
+    """Start a pool and show what its router and caches do for two conversations."""
+    from dataclasses import replace
+
+    from tidegate_cli.demo import run_demo
+    from tidegate_cli.manifest import read_pool
+
+    pool = read_pool(manifest)
+    options = replace(_launch_options(timeout_seconds, worker_module, router_module), other_port_if_taken=True)
+    shown = _console(stderr=as_json)
+    raise typer.Exit(run_demo(pool, options, shown, once=once, json_out=sys.stdout if as_json else None))
+
+
+@app.command(
+    "sim-worker",
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def sim_worker(context: typer.Context) -> None:
+    """Run a worker without a model, for tests and benchmarks; --help lists its own flags."""
+    from tidegate_worker.sim.main import main
+
+    raise typer.Exit(main(list(context.args)))
+
+
+@app.command()
+def validate(manifest: Manifest) -> None:
+    """Check a manifest and say what it would run."""
+    from tidegate_operator.plan.local import worker_names
+
+    from tidegate_cli.manifest import read_pool
+
+    pool = read_pool(manifest)
+    listen = pool.spec.router.listen
+    port = listen.port or "a free port"
+    typer.echo(
+        f"{manifest}: valid; pool {pool.metadata.name}: workers {', '.join(worker_names(pool))}, "
+        f"router on {listen.host}, {'port ' if listen.port else ''}{port}"
+    )
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    from importlib.metadata import version as version_of
+
+    typer.echo(f"tidegate {version_of('tidegate')}")
+
+
+def _console(*, stderr: bool = False) -> "Console":
+    from rich.console import Console
+
+    return Console(stderr=stderr)
+
+
+def _state_home() -> Path:
+    from tidegate_operator.local.state import state_home
+
+    return state_home(os.environ)
+
+
+def _launch_options(timeout_seconds: float | None, worker_module: str, router_module: str) -> "LaunchOptions":
+    from tidegate_operator.local.launch import LaunchOptions
+    from tidegate_operator.local.supervisor import SupervisorSettings
+    from tidegate_operator.plan.local import Programs
+
+    return LaunchOptions(
+        home=_state_home(),
+        programs=Programs(sys.executable, worker_module, router_module),
+        settings=SupervisorSettings(ready_timeout_seconds=timeout_seconds),
+    )
