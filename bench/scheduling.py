@@ -3,10 +3,10 @@
 import random
 import timeit
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 from tidegate_crds.router_spec import SchedulingSpec
-
 from tidegate_router.gateway.openai_request import CHAT_PATH, parse_request
 from tidegate_router.scheduling.decision import Decision
 from tidegate_router.scheduling.profile import build_profile
@@ -83,13 +83,13 @@ def main() -> None:
         request = parsed(body)
         hashes = chunk_hashes(request)
         print(f"prompt of {len(body)} bytes, {len(hashes)} chunks")
-        report("  parse_request", lambda body=body: parse_request(CHAT_PATH, body, "r"), number)
+        report("  parse_request", partial(parse_request, CHAT_PATH, body, "r"), number)
         index = TextPrefixIndex()
         for slot in range(4):
             index.insert(slot, hashes[: len(hashes) // (slot + 1)])
-        report("  chunk_hashes", lambda request=request: chunk_hashes(request), number)
-        report("  match", lambda index=index, hashes=hashes: index.match(hashes), number)
-        report("  insert", lambda index=index, hashes=hashes: index.insert(0, hashes), number)
+        report("  chunk_hashes", partial(chunk_hashes, request), number)
+        report("  match", partial(index.match, hashes), number)
+        report("  insert", partial(index.insert, 0, hashes), number)
         for endpoints in (4, 100):
             requests = [parsed(body_of(size, seed)) for seed in range(64)]
             label = f"  prepare + schedule + observe_dispatch, {endpoints} endpoints"
@@ -98,7 +98,7 @@ def main() -> None:
             cycle(scheduler, requests)()
             placement = scheduler.prepare(request)
             label = f"  schedule alone, {endpoints} endpoints"
-            report(label, lambda scheduler=scheduler, placement=placement: scheduler.schedule(placement), number)
+            report(label, partial(scheduler.schedule, placement), number)
 
 
 if __name__ == "__main__":

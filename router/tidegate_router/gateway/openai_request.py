@@ -159,7 +159,7 @@ def _outside(body: bytes, part: bytes) -> bytes:
         return body
     start = body.find(part[:_MESSAGES_PROBE_BYTES])
     end = start + len(part)
-    return body[:start] + body[end:] if start >= 0 and body[start:end] == part else body
+    return body[:start] + body[end:] if start >= 0 and body.startswith(part, start) else body
 
 
 def _repeats_model(body: bytes) -> bool:

@@ -1,15 +1,15 @@
 """What scheduling answers: an endpoint with the reasons, or a rejection. Data, never an exception."""
 
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from tidegate_router.state.endpoints import Endpoint
 
 RejectReason = Literal["no-endpoints", "model-not-found", "all-tried"]
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True, gc=False):
     """The chosen endpoint."""
 
     endpoint: Endpoint
@@ -20,8 +20,7 @@ class Decision:
     """(endpoint name, weighted score) of every candidate, for debug headers."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rejected:
+class Rejected(msgspec.Struct, frozen=True, gc=False):
     """Nobody can take the request now."""
 
     reason: RejectReason

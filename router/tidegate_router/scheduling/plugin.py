@@ -36,10 +36,10 @@ class SchedulingContext:
         """Predicted, by slot; slots without a match are absent."""
         self.load = load
         tokens, requests = load.in_flight_tokens, load.in_flight_requests
-        self.work = [tokens[each.slot] + DECODE_TOKENS * requests[each.slot] for each in candidates]
+        self.work = work = [tokens[each.slot] + DECODE_TOKENS * requests[each.slot] for each in candidates]
         """Work in flight per candidate, in prompt tokens."""
-        self.least_work = min(self.work)
-        self.scale = max(1, prompt_tokens + max(self.work) - self.least_work)
+        self.least_work = least = min(work)
+        self.scale = (prompt_tokens + max(work) - least) or 1
 
 
 class Filter(Protocol):
@@ -53,8 +53,8 @@ class Filter(Protocol):
 class Scorer(Protocol):
     """Says how good each candidate is."""
 
-    def score(self, context: SchedulingContext, candidates: Sequence[Endpoint]) -> list[float]:
-        """One number in [0, 1] per candidate, in their order; more is better."""
+    def score(self, context: SchedulingContext, candidates: Sequence[Endpoint]) -> list[float] | None:
+        """One number in [0, 1] per candidate, in their order; more is better. None: all are equal to it."""
         ...
 
 

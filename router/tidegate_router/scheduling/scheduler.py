@@ -64,7 +64,9 @@ class Scheduler:
         context = SchedulingContext(tokens, cached, self._table.load, candidates)
         scores = [0.0] * len(candidates)
         for scorer, weight in self._profile.scorers:
-            scores = [a + weight * b for a, b in zip(scores, scorer.score(context, candidates), strict=True)]
+            preference = scorer.score(context, candidates)
+            if preference is not None:
+                scores = [a + weight * b for a, b in zip(scores, preference, strict=True)]
         endpoint = candidates[self._profile.picker.pick(scores, self._randomness)]
         predicted = cached.get(endpoint.slot, 0)
         named = tuple([(each.name, score) for each, score in zip(candidates, scores, strict=True)])
@@ -134,12 +136,15 @@ class Scheduler:
 
     def _cached_tokens(self, placement: Placement, matched: dict[int, int]) -> dict[int, int]:
         request = placement.request
-        size = len(request.messages) + len(request.head)
-        tokens_per_byte = request.prompt_tokens_estimate / size
-        if len(set(matched.values())) == 1:
-            chunks = next(iter(matched.values()))
-            return dict.fromkeys(matched, int(covered_bytes(request, chunks) * tokens_per_byte))
-        return {slot: int(covered_bytes(request, chunks) * tokens_per_byte) for slot, chunks in matched.items()}
+        tokens_per_byte = request.prompt_tokens_estimate / (len(request.messages) + len(request.head))
+        cached: dict[int, int] = {}
+        tokens = depth = 0
+        for slot, chunks in matched.items():
+            if chunks != depth:  # Holders of the same depth follow each other.
+                depth = chunks
+                tokens = int(covered_bytes(request, chunks) * tokens_per_byte)
+            cached[slot] = tokens
+        return cached
 
 
 def _chunks_within(request: Request, hashes: list[int], size: float) -> int:

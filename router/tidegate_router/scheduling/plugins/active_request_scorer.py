@@ -9,6 +9,8 @@ from tidegate_router.state.endpoints import Endpoint
 class ActiveRequestScorer:
     """1 for the least loaded; what a candidate has more, in tokens over the context's scale, is taken off."""
 
-    def score(self, context: SchedulingContext, candidates: Sequence[Endpoint]) -> list[float]:  # noqa: ARG002 - protocol
-        least, scale = context.least_work, context.scale
-        return [1.0 - (work - least) / scale for work in context.work]
+    def score(self, context: SchedulingContext, candidates: Sequence[Endpoint]) -> list[float] | None:
+        least, scale, work = context.least_work, context.scale, context.work
+        if work.count(least) == len(candidates):
+            return None
+        return [1.0 - (each - least) / scale for each in work]

@@ -34,16 +34,18 @@ class PrefixCacheScorer:
         self._slack = parameters.slack_requests
         self._fade = parameters.fade_requests
 
-    def score(self, context: SchedulingContext, candidates: Sequence[Endpoint]) -> list[float]:
+    def score(self, context: SchedulingContext, candidates: Sequence[Endpoint]) -> list[float] | None:
         cached = context.cached_tokens
         if not cached:
-            return [0.0] * len(candidates)
-        requests = context.load.in_flight_requests
+            return None
+        requests, scale = context.load.in_flight_requests, context.scale
         counts = [requests[each.slot] for each in candidates]
-        reference = (sum(counts) / len(counts) + min(counts)) / 2
-        full = self._factor * (reference + 1) + self._slack - 1
-        scale, fade = context.scale, self._fade
+        least, most = min(counts), max(counts)
+        full = self._factor * ((sum(counts) / len(counts) + least) / 2 + 1) + self._slack - 1
+        if most <= full:
+            return [cached.get(each.slot, 0) / scale for each in candidates]
+        fade = self._fade
         return [
-            cached.get(each.slot, 0) / scale * (1.0 if count <= full else max(0.0, 1.0 - (count - full) / fade))
-            for each, count in zip(candidates, counts, strict=True)
+            cached.get(each.slot, 0) / scale * min(1.0, max(0.0, 1.0 - (requests[each.slot] - full) / fade))
+            for each in candidates
         ]

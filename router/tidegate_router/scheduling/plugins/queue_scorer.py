@@ -26,13 +26,13 @@ class QueueScorer:
     def __init__(self, parameters: QueueParameters) -> None:
         self._long_queue = parameters.long_queue_requests
 
-    def score(self, context: SchedulingContext, candidates: Sequence[Endpoint]) -> list[float]:
+    def score(self, context: SchedulingContext, candidates: Sequence[Endpoint]) -> list[float] | None:
         column = context.load.waiting_requests
         waiting: list[float] = [column[each.slot] for each in candidates]
+        if waiting.count(waiting[0]) == len(waiting):
+            return None
         if min(waiting) < 0:
             known = [count for count in waiting if count >= 0]
-            if not known:
-                return [1.0] * len(waiting)
             average = sum(known) / len(known)
             waiting = [count if count >= 0 else average for count in waiting]
         least = min(waiting)
