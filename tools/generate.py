@@ -9,7 +9,7 @@ from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 
-from reference_docs import api_page, crd_yaml, router_config_page
+from reference_docs import api_page, cli_page, crd_yaml, metrics_page, router_config_page
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -31,7 +31,14 @@ def protobuf_code() -> dict[Path, bytes]:
         return {proto_root / path.relative_to(out): path.read_bytes() for path in Path(out).rglob("*.py*")}
 
 
-GENERATORS: list[Callable[[], dict[Path, bytes]]] = [protobuf_code, crd_yaml, api_page, router_config_page]
+GENERATORS: list[Callable[[], dict[Path, bytes]]] = [
+    protobuf_code,
+    crd_yaml,
+    api_page,
+    router_config_page,
+    cli_page,
+    metrics_page,
+]
 
 
 def main(arguments: list[str]) -> int:

@@ -5,6 +5,8 @@ no date, no machine.
 """
 
 import argparse
+import importlib
+import inspect
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -67,18 +69,20 @@ def router_config_page() -> dict[Path, bytes]:
         "  - {url: http://127.0.0.1:9002, telemetry: 127.0.0.1:9102}\n"
         "```\n"
     )
-    return {ROOT / "docs/router-config.md": (GENERATED + intro + _fields(RouterConfig)).encode()}
+    return {ROOT / "docs/router-config.md": (GENERATED + intro + _fields(RouterConfig) + _plugins()).encode()}
 
 
 def cli_page() -> dict[Path, bytes]:
-    """docs/cli.md: every flag of the three commands."""
+    """docs/cli.md: every command and flag."""
     import typer
     from tidegate_cli.app import app
     from tidegate_router.flags import build_parser as router_parser
     from tidegate_worker.flags import build_parser as worker_parser
+    from tidegate_worker.sim.main import build_parser as sim_worker_parser
 
     parts = [GENERATED, "# Commands\n"]
     parts += _click_command("tidegate", typer.main.get_command(app))
+    parts += _argparse_command("tidegate sim-worker", sim_worker_parser())
     parts += _argparse_command("tidegate-router", router_parser())
     parts += _argparse_command("tidegate-worker", worker_parser())
     return {ROOT / "docs/cli.md": "\n".join(parts).encode()}
@@ -101,6 +105,34 @@ def _fields(api_type: type) -> str:
         title = f"`{path}`" if path else "Top level"
         sections.append(f"\n## {title}\n\n{struct_doc(described.cls)}\n\n{_field_table(described)}")
     return "".join(sections)
+
+
+def _plugins() -> str:
+    """The plugin types that a profile may name, with their parameters."""
+    from tidegate_router.scheduling.profile import DEFAULT_WEIGHTS
+    from tidegate_router.scheduling.registry import PLUGIN_TYPES
+
+    weights = ", ".join(f"`{name}` {weight:g}" for name, weight in DEFAULT_WEIGHTS.items())
+    intro = (
+        "\n## Plugin types\n\n"
+        "A profile runs its filters, adds up its scorers by weight and lets its picker choose. "
+        f"Without a profile the scorers and weights are {weights}, and the picker is `max-score-picker`. "
+        "`ready-filter` and `model-filter` are part of every profile.\n"
+    )
+    parts = [intro]
+    for name, plugin in sorted(PLUGIN_TYPES.items()):
+        described = describe_type(plugin.parameters)
+        parts.append(f"\n### `{name}`\n\n{_plugin_doc(name)}\n")
+        parts.append(f"\n{_field_table(described)}" if described.fields else "")
+    return "".join(parts)
+
+
+def _plugin_doc(name: str) -> str:
+    """What the plugin's module says of it, as paragraphs."""
+    module = importlib.import_module(f"tidegate_router.scheduling.plugins.{name.replace('-', '_')}")
+    _, _, text = (inspect.getdoc(module) or "").partition(": ")
+    paragraphs = [" ".join(paragraph.split()) for paragraph in text.split("\n\n")]
+    return "\n\n".join(paragraph[:1].upper() + paragraph[1:] for paragraph in paragraphs)
 
 
 def _structs(described: mi.StructType, path: str) -> Iterator[tuple[str, mi.StructType]]:
@@ -158,9 +190,10 @@ def _argparse_command(name: str, parser: argparse.ArgumentParser) -> list[str]:
         if action.choices is not None:
             flags += " " + " or ".join(f"`{choice}`" for choice in action.choices)
         elif action.option_strings and action.nargs != 0:
-            flags += f" `{action.metavar or action.dest.upper()}`"
+            flags += f" `{action.metavar or _last_word(action.dest)}`"
         shown = "required" if action.required else _default(action.default)
-        rows.append((flags, shown, (action.help or "") % {"default": action.default, "prog": name}))
+        text = (action.help or "").replace(" (default: %(default)s)", "") % {"default": action.default, "prog": name}
+        rows.append((flags, shown, text))
     parts = [f"## `{name}`\n", f"{_paragraph(parser.description)}\n"]
     return [*parts, _table(("flag", "default", "meaning"), rows)]
 
@@ -174,20 +207,25 @@ def _click_command(name: str, command: Any) -> list[str]:  # typer vendors click
             continue
         names = [*parameter.opts, *parameter.secondary_opts]
         is_argument = parameter.param_type_name == "argument"
-        flags = f"`{(parameter.metavar or parameter.name).upper()}`" if is_argument else _option_names(parameter, names)
+        flags = f"`{parameter.metavar or parameter.name.upper()}`" if is_argument else _option_names(parameter, names)
         shown = "required" if parameter.required else _default(parameter.default)
         rows.append((flags, shown, _paragraph(getattr(parameter, "help", None))))
     if rows:
         parts.append(_table(("flag", "default", "meaning"), rows))
     for subcommand in sorted(getattr(command, "commands", {}).items()):
-        if not subcommand[1].hidden:
+        takes_any = subcommand[1].context_settings.get("allow_extra_args")  # its own parser tells more
+        if not subcommand[1].hidden and not takes_any:
             parts += _click_command(f"{name} {subcommand[0]}", subcommand[1])
     return parts
 
 
 def _option_names(parameter: Any, names: list[str]) -> str:
     shown = ", ".join(f"`{name}`" for name in names)
-    return shown if parameter.is_flag else f"{shown} `{(parameter.metavar or parameter.type.name).upper()}`"
+    return shown if parameter.is_flag else f"{shown} `{parameter.metavar or _last_word(parameter.name)}`"
+
+
+def _last_word(name: str) -> str:
+    return name.rpartition("_")[2].upper()
 
 
 def _default(value: object) -> str:
@@ -198,10 +236,15 @@ def _default(value: object) -> str:
 
 def _metrics_table(metrics: Iterable[Metric]) -> str:
     rows = [
-        (f"`{metric.name}`", metric.kind, ", ".join(f"`{label}`" for label in metric.labels), metric.help)
+        (f"`{_exposed_name(metric)}`", metric.kind, ", ".join(f"`{label}`" for label in metric.labels), metric.help)
         for metric in metrics
     ]
     return _table(("name", "kind", "labels", "meaning"), sorted(rows))
+
+
+def _exposed_name(metric: Metric) -> str:
+    is_bare_counter = metric.kind == "counter" and not metric.name.endswith("_total")
+    return f"{metric.name}_total" if is_bare_counter else metric.name
 
 
 def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
