@@ -28,7 +28,7 @@ def _report(error: Exception) -> int:
 
     if isinstance(error, (CommandError, LocalError, PlanError)):
         print(f"error: {error}", file=sys.stderr)
-        return 2
+        return error.exit_code if isinstance(error, CommandError) else 2
     if isinstance(error, ModuleNotFoundError):
         print(f"error: {error}; install everything with: pip install 'tidegate[router,worker]'", file=sys.stderr)
         return 2

@@ -128,7 +128,7 @@ def demo(
     worker_module: WorkerModule = WORKER_MODULE,
     router_module: RouterModule = ROUTER_MODULE,
 ) -> None:
-    """Start a pool and show what its router and caches do for two conversations."""
+    """Start a pool and show what its caches are worth."""
     from dataclasses import replace
 
     from tidegate_cli.demo import run_demo
@@ -146,7 +146,7 @@ def demo(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )
 def sim_worker(context: typer.Context) -> None:
-    """Run a worker without a model, for tests and benchmarks; --help lists its own flags."""
+    """Run a worker without a model (see sim-worker --help)."""
     from tidegate_worker.sim.main import main
 
     raise typer.Exit(main(list(context.args)))
@@ -177,9 +177,9 @@ def version() -> None:
 
 
 def _console(*, stderr: bool = False) -> "Console":
-    from rich.console import Console
+    from tidegate_cli.console import SteadyConsole
 
-    return Console(stderr=stderr)
+    return SteadyConsole(stderr=stderr)
 
 
 def _state_home() -> Path:

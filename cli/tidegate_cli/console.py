@@ -36,6 +36,14 @@ def curl_line(endpoint: str, model: str) -> str:
     )
 
 
+class SteadyConsole(Console):
+    """A console whose reader may leave (a closed terminal, `| head`): the pool runs on, unseen."""
+
+    def on_broken_pipe(self) -> None:
+        """Be quiet from now on, where the base class would end the program."""
+        self.quiet = True
+
+
 class ConsoleObserver:
     """Shows a pool on a console; a context, whose end takes the progress bar away."""
 

@@ -19,6 +19,7 @@ from tidegate_operator.local.supervisor import Supervisor
 
 from tidegate_cli.console import say
 from tidegate_cli.conversation import Answer, ChatClient, Message
+from tidegate_cli.errors import ConversationError
 from tidegate_cli.up import EXIT_CODES, serve
 
 ANSWER_TOKENS = 20
@@ -77,7 +78,12 @@ def run_demo(
 
     async def show(supervisor: Supervisor) -> None:
         client = ChatClient(started.plan.endpoint, started.plan.model, ANSWER_TOKENS)
-        turns = await asyncio.to_thread(converse, client, console)
+        try:
+            turns = await asyncio.to_thread(converse, client, console)
+        except ConversationError:
+            if supervisor.stopping:
+                return
+            raise
         summarise(turns, console)
         report.append(json.dumps({"endpoint": started.plan.endpoint, "turns": [asdict(turn) for turn in turns]}))
         if once:

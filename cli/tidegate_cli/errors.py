@@ -1,13 +1,15 @@
-"""Errors of commands; each message is fit to be shown as it is, and the command ends with exit code 2.
+"""Errors of commands; each message is fit to be shown as it is.
 
 CommandError
-├── ManifestFileError   a manifest that cannot be used
-└── ConversationError   the demo's endpoint did not answer as it should
+├── ManifestFileError   a manifest that cannot be used (exit code 2)
+└── ConversationError   the demo's endpoint did not answer as it should (exit code 1)
 """
 
 
 class CommandError(Exception):
     """Base of what a command tells a person instead of a traceback."""
+
+    exit_code = 2
 
 
 class ManifestFileError(CommandError):
@@ -16,3 +18,5 @@ class ManifestFileError(CommandError):
 
 class ConversationError(CommandError):
     """The demo's endpoint did not answer as it should."""
+
+    exit_code = 1

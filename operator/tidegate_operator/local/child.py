@@ -159,6 +159,7 @@ class Child:
         with self.log.open("ab") as log:
             return await asyncio.create_subprocess_exec(
                 sys.executable,
+                "-P",
                 "-m",
                 _TETHER,
                 str(os.getpid()),

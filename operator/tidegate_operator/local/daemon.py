@@ -74,7 +74,7 @@ def _follow(
 
 
 def _arguments(manifest: Path, options: LaunchOptions) -> list[str]:
-    arguments = [options.programs.python, "-m", "tidegate_operator.local", str(manifest)]
+    arguments = [options.programs.python, "-P", "-m", "tidegate_operator.local", str(manifest)]
     arguments += ["--state-home", str(options.home.absolute())]
     arguments += ["--worker-module", options.programs.worker, "--router-module", options.programs.router]
     if options.settings.ready_timeout_seconds is not None:

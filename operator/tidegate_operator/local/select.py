@@ -6,10 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidegate_operator.local.errors import LocalError, UnknownPoolError
+from tidegate_operator.local.identity import ProcessIdentity
 from tidegate_operator.local.lifecycle import Phase
 from tidegate_operator.local.state import PoolFolder, PoolState, pool_folders
 
+SUPERVISOR_LOG = "supervisor"
+"""Name of the log that a detached supervisor writes."""
+
 _POLL_SECONDS = 0.1
+_KILL_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,19 +72,20 @@ def log_of(home: Path, target: str) -> tuple[KnownPool, Path]:
     if not candidates:
         raise UnknownPoolError(f"no pool {pool_name} is known here" if pool_name else "no pool was ever up here")
     if len(candidates) > 1:
+        candidates = [pool for pool in candidates if process in _log_names(pool)] or candidates
+    if len(candidates) > 1:
         which = ", ".join(f"{pool.folder.pool}/{process}" for pool in candidates)
         raise UnknownPoolError(f"say which: {which}")
     pool = candidates[0]
-    names = [known.name for known in pool.state.processes]
-    if pool.folder.log(SUPERVISOR_LOG).exists():
-        names.append(SUPERVISOR_LOG)
+    names = _log_names(pool)
     if process not in names:
         raise UnknownPoolError(f"pool {pool.folder.pool} has no process {process}; it has {', '.join(names)}")
     return pool, pool.folder.log(process)
 
 
-SUPERVISOR_LOG = "supervisor"
-"""Name of the log that a detached supervisor writes."""
+def _log_names(pool: KnownPool) -> list[str]:
+    names = [known.name for known in pool.state.processes]
+    return [*names, SUPERVISOR_LOG] if pool.folder.log(SUPERVISOR_LOG).exists() else names
 
 
 def stop_pool(pool: KnownPool, timeout_seconds: float) -> bool:
@@ -87,24 +93,29 @@ def stop_pool(pool: KnownPool, timeout_seconds: float) -> bool:
 
     When it did not, it is killed, and its children end with it.
     """
-    supervisor = pool.state.supervisor
+    if _signal_until_gone(pool.folder, signal.SIGTERM, timeout_seconds):
+        return True
+    if not _signal_until_gone(pool.folder, signal.SIGKILL, _KILL_SECONDS):
+        raise LocalError(f"the supervisor of pool {pool.folder.pool} (pid {pool.state.supervisor.pid}) cannot be ended")
+    return False
+
+
+def _signal_until_gone(folder: PoolFolder, number: int, timeout_seconds: float) -> bool:
+    """Signal the supervisor once and wait until nobody owns the pool; whether that was so in time.
+
+    The state is read anew each time: one that has just taken over the pool is written a moment after the lock is had.
+    """
+    signalled: set[ProcessIdentity] = set()
     deadline = time.monotonic() + timeout_seconds
-    supervisor.signal(signal.SIGTERM)
-    while pool.folder.owned() or supervisor.alive():
+    while folder.owned():
+        state = folder.read()
+        if state is not None and state.supervisor not in signalled:
+            signalled.add(state.supervisor)
+            state.supervisor.signal(number)
         if time.monotonic() >= deadline:
-            supervisor.signal(signal.SIGKILL)
-            _await_death(pool)
             return False
         time.sleep(_POLL_SECONDS)
     return True
-
-
-def _await_death(pool: KnownPool) -> None:
-    deadline = time.monotonic() + 10.0
-    while pool.folder.owned() and time.monotonic() < deadline:
-        time.sleep(_POLL_SECONDS)
-    if pool.folder.owned():
-        raise LocalError(f"the supervisor of pool {pool.folder.pool} (pid {pool.state.supervisor.pid}) cannot be ended")
 
 
 def _running(running: list[KnownPool]) -> str:

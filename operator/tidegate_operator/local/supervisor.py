@@ -92,6 +92,11 @@ class Supervisor:
         self._hurry = asyncio.Event()
         self._message = ""
 
+    @property
+    def stopping(self) -> bool:
+        """Whether the shutdown was asked for or has begun."""
+        return self._stop.is_set()
+
     def request_stop(self) -> None:
         """Begin the shutdown; asked again, kill at once."""
         if self._stop.is_set():
@@ -109,6 +114,7 @@ class Supervisor:
         guard = Guard()
         try:
             self._children = self._make_children(guard)
+            self._publish()
             with _signal_handlers(self.request_stop):
                 return await self._run_children(when_ready)
         finally:
@@ -149,7 +155,8 @@ class Supervisor:
         try:
             outcome = await self._until_ready(tasks)
             if outcome is None:
-                self._observer.ready(self.state())
+                with contextlib.suppress(OSError):
+                    self._observer.ready(self.state())
                 if when_ready is not None:
                     beside = asyncio.create_task(_awaited(when_ready))
                     beside.add_done_callback(lambda done: self.request_stop() if _raised(done) else None)
@@ -206,7 +213,8 @@ class Supervisor:
 
     async def _shut_down(self, tasks: list[asyncio.Task[None]]) -> None:
         self._stop.set()
-        self._observer.stopping()
+        with contextlib.suppress(OSError):
+            self._observer.stopping()
         drain = asyncio.create_task(self._drain(), name="drain")
         hurry = asyncio.create_task(self._hurry.wait(), name="hurry")
         await asyncio.wait({drain, hurry}, return_when=asyncio.FIRST_COMPLETED)
@@ -238,7 +246,9 @@ class Supervisor:
             now = (child.state.phase, child.state.message)
             if self._shown.get(child.plan.name, (Phase.PENDING, "")) != now:
                 self._shown[child.plan.name] = now
-                self._observer.changed(child.state)
+                # A terminal that went away takes the view, not the pool.
+                with contextlib.suppress(OSError):
+                    self._observer.changed(child.state)
         self._wake.set()
 
     def _publish(self) -> None:

@@ -19,6 +19,9 @@ WORKER_MODULE = "tidegate_worker"
 ROUTER_MODULE = "tidegate_router"
 MAX_ENDPOINT_NAME = 63
 
+# Logs in time, and no import from whatever folder the command was given in (`python -m` would look there first).
+_PYTHON_ENVIRONMENT = {"PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
+
 Role = Literal["worker", "router"]
 
 
@@ -136,7 +139,7 @@ def plan_local(pool: InferencePool, machine: Machine, placement: Placement) -> L
         name=ROUTER_NAME,
         role="router",
         argv=(placement.programs.python, "-m", placement.programs.router, "--config", placement.config_path),
-        environment={"PYTHONUNBUFFERED": "1"},
+        environment=_PYTHON_ENVIRONMENT,
         url=f"http://{_reachable(config.listen.host)}:{placement.router_port}",
         drain_seconds=config.timeouts.drain_seconds,
     )
@@ -168,8 +171,8 @@ def _worker(
         argv=(programs.python, "-m", programs.worker, *_worker_flags(pool, workers, ports, threads)),
         environment={
             "OMP_NUM_THREADS": str(threads),
-            "PYTHONUNBUFFERED": "1",
             "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
+            **_PYTHON_ENVIRONMENT,
         },
         url=f"http://{LOOPBACK}:{ports.http}",
         drain_seconds=pool.spec.router.timeouts.drain_seconds,
@@ -182,7 +185,9 @@ def _worker_flags(pool: InferencePool, workers: WorkerSpec, ports: WorkerPorts, 
     yield from ("--port", str(ports.http), "--telemetry-port", str(ports.telemetry))
     for served_name in _served_names(pool):
         yield from ("--served-name", served_name)
-    yield from ("--dtype", model.dtype, "--threads", str(threads))
+    yield from ("--threads", str(threads), "--drain-seconds", f"{pool.spec.router.timeouts.drain_seconds:g}")
+    if model.dtype != "auto":
+        yield from ("--dtype", model.dtype)
     if model.context_tokens is not None:
         yield from ("--context-tokens", str(model.context_tokens))
     if workers.kv_cache.blocks is not None:
