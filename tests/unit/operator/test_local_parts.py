@@ -108,7 +108,16 @@ def test_a_long_log_is_shortened_while_its_writer_goes_on(tmp_path: Path) -> Non
 def test_following_a_log_sees_what_is_appended_and_survives_rotation(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     log.write_text("old\n")
-    writes = iter([lambda: log.open("a").write("new é\n"), lambda: (logs.rotate(log), log.write_text("next\n"))])
+
+    def append() -> None:
+        with log.open("a") as writer:
+            writer.write("new é\n")
+
+    def replace() -> None:
+        logs.rotate(log)
+        log.write_text("next\n")
+
+    writes = iter([append, replace])
 
     def more() -> bool:
         write = next(writes, None)
@@ -164,7 +173,7 @@ def test_a_pool_has_one_owner_at_a_time(tmp_path: Path) -> None:
 
 def test_a_state_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StateError, match="cannot write the state folder .*set TIDEGATE_STATE_HOME"):
+    with pytest.raises(StateError, match=r"cannot write the state folder .*set TIDEGATE_STATE_HOME"):
         PoolFolder(tmp_path / "file", "chat").acquire()
 
 

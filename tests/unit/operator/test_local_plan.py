@@ -46,7 +46,7 @@ def test_golden_plan_of_a_full_manifest() -> None:
         *("--model", "hf://org/model@main", "--host", "127.0.0.1"),
         *("--port", "21002", "--telemetry-port", "21003"),
         *("--served-name", "m", "--served-name", "m:latest"),
-        *("--dtype", "bfloat16", "--threads", "3"),
+        *("--threads", "3", "--drain-seconds", "30", "--dtype", "bfloat16"),
         *("--context-tokens", "2048", "--kv-blocks", "512"),
         *("--b", "2", "--a", "1"),
     )
@@ -81,6 +81,10 @@ def test_threads_of_a_set_win_over_the_share() -> None:
 def test_memory_for_the_cache_becomes_a_flag() -> None:
     got = plan(make_pool(worker={"kvCache": {"memoryBytes": 1 << 30}}))
     assert dict(flags(got.workers[0].argv))["--kv-memory-bytes"] == str(1 << 30)
+
+
+def test_the_dtype_is_left_to_the_worker_unless_it_is_said() -> None:
+    assert "--dtype" not in dict(flags(plan(make_pool()).workers[0].argv))
 
 
 def test_the_pool_gives_its_name_to_a_model_without_served_names() -> None:
