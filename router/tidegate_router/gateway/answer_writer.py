@@ -1,0 +1,98 @@
+"""Writes exactly one answer to one request, in the framing that this client understands.
+
+new ── whole ──────────────────────────> ended
+ └──── begin ── write … ─┬─ end ───────> ended
+                         └─ cut ───────> ended, and the connection closes short
+"""
+
+import asyncio
+
+from tidegate_proto.openai_errors import ApiError
+
+from tidegate_router.gateway import answer_bytes
+from tidegate_router.gateway.request_head import RequestHead
+
+
+class AnswerWriter:
+    """One per request. `keep_alive` turns False when the connection must close behind the answer."""
+
+    __slots__ = ("_chunked", "_head", "_transport", "begun", "bytes_out", "keep_alive", "status")
+
+    def __init__(self, transport: asyncio.Transport, head: RequestHead) -> None:
+        self._transport = transport
+        self._head = head
+        self._chunked = False
+        self.keep_alive = head.keep_alive
+        self.begun = False
+        self.status = 0
+        self.bytes_out = 0
+
+    def whole(self, status: int, fields: bytes, body: bytes) -> None:
+        """Send a complete answer."""
+        self._start(status)
+        head = self._head
+        lines = b"%b%bx-request-id: %b\r\n%b" % (
+            answer_bytes.status_line(status),
+            fields,
+            head.request_id.encode(),
+            self._connection_line(),
+        )
+        if status in (204, 304):
+            self._transport.write(lines + b"\r\n")
+            return
+        self.bytes_out = len(body)
+        length = b"content-length: %d\r\n\r\n" % len(body)
+        self._transport.write(lines + length if head.method == b"HEAD" else lines + length + body)
+
+    def error(self, error: ApiError, *, fields: bytes = b"", retry_after_seconds: int | None = None) -> None:
+        """Send an error as OpenAI's JSON."""
+        self.whole(error.status, answer_bytes.error_fields(error, retry_after_seconds) + fields, error.body())
+
+    def begin(self, status: int, fields: bytes, first: bytes, content_length: int | None) -> None:
+        """Start an answer of known or unknown length, with its first bytes in the same segment as its head."""
+        self._start(status)
+        head = self._head
+        if content_length is not None:
+            framing = b"content-length: %d\r\n" % content_length
+        elif head.http10:
+            framing = b""
+            self.keep_alive = False
+        else:
+            framing = b"transfer-encoding: chunked\r\n"
+            self._chunked = True
+        lines = b"%b%b%bx-request-id: %b\r\n%b\r\n" % (
+            answer_bytes.status_line(status),
+            fields,
+            framing,
+            head.request_id.encode(),
+            self._connection_line(),
+        )
+        self.bytes_out = len(first)
+        self._transport.write(lines + (answer_bytes.chunk(first) if self._chunked else first))
+
+    def write(self, data: bytes) -> None:
+        """Send more of a begun answer."""
+        self.bytes_out += len(data)
+        self._transport.write(answer_bytes.chunk(data) if self._chunked else data)
+
+    def end(self) -> None:
+        """The begun answer is whole."""
+        if self._chunked:
+            self._transport.write(answer_bytes.LAST_CHUNK)
+
+    def cut(self, last: bytes = b"") -> None:
+        """The begun answer is not whole: say `last`, then close without the end that its framing promises."""
+        if last:
+            self.write(last)
+        self.keep_alive = False
+
+    def _start(self, status: int) -> None:
+        if self.begun:
+            raise RuntimeError("a request is answered once")
+        self.begun = True
+        self.status = status
+
+    def _connection_line(self) -> bytes:
+        if not self.keep_alive:
+            return b"connection: close\r\n"
+        return b"connection: keep-alive\r\n" if self._head.http10 else b""

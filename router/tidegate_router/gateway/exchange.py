@@ -1,0 +1,310 @@
+"""An exchange: one client request, from its bytes to the last byte of its answer.
+
+    parse ─> schedule ─> attempt ─┬─ answer ready ──────────> answered
+               ^  ^               ├─ answer started … ended ─> answered
+               │  └─ elsewhere ───┼─ refused or failed, nothing written yet
+               │                  └─ failed, bytes written ─> error event, connection closed
+               └─ woken ── parked (nobody is ready; probes are under way)
+
+Its Ticket holds whatever it holds. Every way out goes through `_finish`, which closes the Ticket.
+"""
+
+import time
+from typing import TYPE_CHECKING
+
+from tidegate_proto.openai_errors import ApiError, ApiErrorKind
+
+from tidegate_router.gateway import answer_bytes
+from tidegate_router.gateway.answer_writer import AnswerWriter
+from tidegate_router.gateway.request_head import RequestHead
+from tidegate_router.gateway.retry_state import RetryState
+from tidegate_router.scheduling.decision import Decision, Rejected
+from tidegate_router.scheduling.placement import Placement
+from tidegate_router.tickets.lease import EndpointLease
+from tidegate_router.tickets.ticket import Outcome, Ticket, Usage
+from tidegate_router.upstream.attempt import Attempt
+from tidegate_router.upstream.connection import AnswerHead
+from tidegate_router.upstream.faults import Fault, Verdict, retry_after_seconds
+
+if TYPE_CHECKING:
+    from tidegate_router.gateway.client_connection import ClientConnection
+    from tidegate_router.gateway.gateway import Gateway
+
+
+class Exchange:
+    """See the module."""
+
+    __slots__ = (
+        "_attempt",
+        "_client",
+        "_client_slow",
+        "_gateway",
+        "_retries",
+        "_ticket",
+        "_writer",
+        "decision",
+        "first_byte_at",
+        "head",
+        "opened_at",
+        "placement",
+        "queued_seconds",
+        "reason",
+        "sent_at",
+        "waiting_until",
+    )
+
+    def __init__(self, gateway: "Gateway", client: "ClientConnection", writer: AnswerWriter, head: RequestHead) -> None:
+        self._gateway = gateway
+        self._client = client
+        self._writer = writer
+        self._attempt: Attempt | None = None
+        self._retries = RetryState(gateway.max_attempts)
+        self._ticket = Ticket()
+        self._client_slow = False
+        self.head = head
+        self.placement: Placement | None = None
+        self.decision: Decision | None = None
+        self.opened_at = time.perf_counter()
+        self.queued_seconds = 0.0
+        self.reason = ""
+        """Why it did not end well, in the closed vocabulary of metrics."""
+        self.sent_at = 0.0
+        self.first_byte_at = 0.0
+        self.waiting_until = 0.0
+
+    @property
+    def status(self) -> int:
+        """The status sent to the client, 0 before."""
+        return self._writer.status
+
+    @property
+    def attempts(self) -> int:
+        """Workers asked."""
+        return self._retries.asked
+
+    @property
+    def bytes_out(self) -> int:
+        """Body bytes sent to the client."""
+        return self._writer.bytes_out
+
+    @property
+    def ticket(self) -> Ticket:
+        """What this request holds, and how it ended."""
+        return self._ticket
+
+    # --- from the client ----------------------------------------------------------------------------------------------
+
+    def begin(self, body: bytes) -> None:
+        """Answer the request, now or later."""
+        gateway = self._gateway
+        local = gateway.local_answer(self.head)
+        if local is not None:
+            self._writer.whole(local.status, local.fields, local.body)
+            if local.error is not None:
+                self.reason = gateway.rejected(local.error)
+            self._finish(Outcome.COMPLETED if local.error is None else Outcome.REJECTED)
+            return
+        if gateway.draining:
+            self._error(ApiError(ApiErrorKind.UNAVAILABLE, "the router is shutting down"), Outcome.REJECTED)
+            return
+        request = gateway.parse(self.head, body)
+        if isinstance(request, ApiError):
+            self._error(request, Outcome.REJECTED)
+            return
+        self.placement = gateway.scheduler.prepare(request)
+        self._dispatch()
+
+    def client_gone(self) -> None:
+        """The client has left: whatever runs for it stops now."""
+        self._writer.keep_alive = False
+        self._finish(Outcome.CLIENT_GONE)
+
+    def client_slow(self) -> None:
+        """The client does not take its answer as fast as it comes."""
+        self._client_slow = True
+        if self._attempt is not None:
+            self._attempt.pause()
+
+    def client_ready(self) -> None:
+        """It has caught up."""
+        self._client_slow = False
+        if self._attempt is not None:
+            self._attempt.resume()
+
+    def give_up_draining(self) -> None:
+        """The router has to end before the answer does."""
+        error = ApiError(ApiErrorKind.UNAVAILABLE, "the router is shutting down")
+        self._writer.keep_alive = False
+        if self._attempt is not None and self._attempt.begun:
+            self._cut(self._attempt, error)
+        else:
+            self._error(error, Outcome.FAILED)
+
+    # --- choosing a worker --------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """An endpoint came in while this request waited for one."""
+        self._dispatch()
+
+    def waited_too_long(self) -> None:
+        """No endpoint came in while it waited."""
+        error = self._retries.final_error() or ApiError(ApiErrorKind.UNAVAILABLE, "no worker is ready; try again soon")
+        self._error(error, Outcome.FAILED, self._retries.retry_after or 1)
+
+    def _dispatch(self) -> None:
+        placement = self.placement
+        if placement is None or self._ticket.closed:
+            return
+        gateway = self._gateway
+        decision = gateway.scheduler.schedule(placement, self._retries.tried)
+        if isinstance(decision, Rejected) and decision.reason == "all-tried" and self._retries.start_over():
+            decision = gateway.scheduler.schedule(placement, self._retries.tried)
+        if isinstance(decision, Rejected):
+            self._rejected(decision)
+            return
+        endpoint = decision.endpoint
+        load = EndpointLease(gateway.table.load, endpoint.slot, decision.uncached_tokens)
+        pool = gateway.pool(endpoint)
+        attempt = Attempt(self, endpoint, pool, load, gateway.attempt_limits)
+        self._ticket.hold(attempt)
+        self._attempt = attempt
+        self.decision = decision
+        self._retries.asking(endpoint.slot)
+        self.sent_at = gateway.now()
+        self.queued_seconds = time.perf_counter() - self.opened_at
+        gateway.scheduler.observe_dispatch(placement, decision)
+        body = placement.request.body
+        attempt.start(gateway.upstream_head(self.head, pool, len(body)), body)
+
+    def _rejected(self, rejected: Rejected) -> None:
+        if rejected.reason == "no-endpoints" and self._retries.may_ask:
+            self._gateway.park(self)
+            return
+        error = self._retries.final_error()
+        if error is not None:
+            outcome = Outcome.BUSY if error.kind is ApiErrorKind.RATE_LIMITED else Outcome.FAILED
+            self._error(error, outcome, self._retries.retry_after)
+        elif rejected.reason == "model-not-found":
+            model = self.placement.request.model if self.placement is not None else ""
+            self._error(_model_not_found(model), Outcome.REJECTED)
+        else:
+            self._error(ApiError(ApiErrorKind.UNAVAILABLE, "no worker is ready; try again soon"), Outcome.FAILED, 1)
+
+    # --- AttemptOwner -------------------------------------------------------------------------------------------------
+
+    def answer_ready(self, attempt: Attempt, head: AnswerHead, body: bytes, usage: Usage | None) -> None:
+        self._begin_answer(attempt)
+        self._writer.whole(head.status, answer_bytes.passed_fields(head.fields) + self._debug_fields(), body)
+        self._succeeded(attempt, usage)
+
+    def answer_started(self, attempt: Attempt, head: AnswerHead, data: bytes) -> None:
+        self._begin_answer(attempt)
+        fields = answer_bytes.passed_fields(head.fields) + self._debug_fields()
+        length = None if attempt.is_event_stream else head.content_length
+        self._writer.begin(head.status, fields, data, length)
+
+    def answer_continued(self, attempt: Attempt, data: bytes) -> None:  # noqa: ARG002 - there is one attempt at a time
+        self._writer.write(data)
+
+    def answer_ended(self, attempt: Attempt, usage: Usage | None) -> None:
+        self._writer.end()
+        self._succeeded(attempt, usage)
+
+    def attempt_refused(self, attempt: Attempt, verdict: Verdict, head: AnswerHead, body: bytes) -> None:
+        del body
+        slot = attempt.endpoint.slot
+        self._gateway.worker_refused(self, attempt, verdict)
+        self.reason = verdict.value
+        if verdict is Verdict.BUSY:
+            self._retries.busy(slot, retry_after_seconds(head.retry_after))
+        else:
+            model = self.placement.request.model if self.placement is not None else ""
+            self._retries.without_model(slot, _model_not_found(model))
+            if model:
+                self._gateway.table.add_without_model(slot, model)
+        self._elsewhere(attempt)
+
+    def attempt_failed(self, attempt: Attempt, fault: Fault) -> None:
+        self.reason = fault.value
+        self._gateway.worker_failed(self, attempt, fault)
+        if attempt.begun:
+            self._cut(attempt, ApiError(fault.error_kind, _broken_message(fault)))
+            return
+        self._retries.failed(attempt.endpoint.slot, fault, ApiError(fault.error_kind, _failed_message(fault)))
+        self._elsewhere(attempt)
+
+    def may_leave(self, attempt: Attempt) -> bool:
+        placement = self.placement
+        if placement is None or not self._retries.may_ask:
+            return False
+        tried = self._retries.tried | 1 << attempt.endpoint.slot
+        return isinstance(self._gateway.scheduler.schedule(placement, tried), Decision)
+
+    # --- ends ---------------------------------------------------------------------------------------------------------
+
+    def _elsewhere(self, attempt: Attempt) -> None:
+        self._ticket.release(attempt)
+        self._attempt = None
+        if self._retries.may_ask:
+            self._dispatch()
+            return
+        error = self._retries.final_error() or ApiError(ApiErrorKind.BAD_GATEWAY, "no worker answered")
+        self._error(error, Outcome.FAILED, self._retries.retry_after)
+
+    def _begin_answer(self, attempt: Attempt) -> None:
+        self.first_byte_at = time.perf_counter()
+        if self._client_slow:
+            attempt.pause()
+
+    def _succeeded(self, attempt: Attempt, usage: Usage | None) -> None:
+        self._gateway.worker_answered(self, attempt, usage)
+        self._finish(Outcome.COMPLETED, usage)
+
+    def _cut(self, attempt: Attempt, error: ApiError) -> None:
+        """End an answer that has begun so that nobody takes it for whole."""
+        last = b""
+        if attempt.is_event_stream and not attempt.error_event_passed:
+            last = (b"\n\n" if attempt.mid_event else b"") + error.sse()
+        self._writer.cut(last)
+        self._finish(Outcome.CUT)
+
+    def _error(self, error: ApiError, outcome: Outcome, retry_after: int | None = None) -> None:
+        if not self._ticket.closed:
+            if not self.attempts:
+                self.reason = self._gateway.rejected(error)
+            self._writer.error(error, fields=self._debug_fields(), retry_after_seconds=retry_after)
+            self._finish(outcome)
+
+    def _finish(self, outcome: Outcome, usage: Usage | None = None) -> None:
+        if not self._ticket.close(outcome, usage):
+            return
+        self._attempt = None
+        self._gateway.finished(self)
+        self._client.answered(self._writer)
+
+    def _debug_fields(self) -> bytes:
+        decision = self.decision
+        if not self.head.debug:
+            return b""
+        if decision is None:
+            return b"x-tidegate-attempts: %d\r\n" % self.attempts
+        scores = ",".join(f"{name}={score:.4f}" for name, score in decision.scores)
+        return (
+            f"x-tidegate-endpoint: {decision.endpoint.name}\r\n"
+            f"x-tidegate-predicted-cached-tokens: {decision.predicted_cached_tokens}\r\n"
+            f"x-tidegate-scores: {scores}\r\n"
+            f"x-tidegate-attempts: {self.attempts}\r\n"
+        ).encode("latin-1", "replace")
+
+
+def _model_not_found(model: str) -> ApiError:
+    shown = model if len(model) <= 128 else model[:125] + "..."
+    return ApiError(ApiErrorKind.MODEL_NOT_FOUND, f"model: no worker serves {shown!r}; see /v1/models", param="model")
+
+
+def _failed_message(fault: Fault) -> str:
+    return f"no worker answered; the last attempt ended with: {fault.value}"
+
+
+def _broken_message(fault: Fault) -> str:
+    return f"the worker's answer broke off: {fault.value}; what was sent is not complete"

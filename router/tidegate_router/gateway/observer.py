@@ -1,0 +1,132 @@
+"""What is told to metrics and the access log, from one place: the ends of attempts and of requests."""
+
+import time
+
+from tidegate_proto.openai_errors import ApiError, ApiErrorKind
+
+from tidegate_router.gateway.exchange import Exchange
+from tidegate_router.gateway.local_answers import PROBE_PATHS
+from tidegate_router.gateway.request_head import RequestHead
+from tidegate_router.telemetry.access_log import AccessEntry, AccessLog
+from tidegate_router.telemetry.metrics import RouterMetrics
+from tidegate_router.tickets.ticket import Outcome, Usage
+from tidegate_router.upstream.faults import Fault
+
+_REJECTION_REASONS = {
+    ApiErrorKind.TOO_LARGE: "too-large",
+    ApiErrorKind.HEADERS_TOO_LARGE: "headers-too-large",
+    ApiErrorKind.TIMEOUT: "timeout",
+    ApiErrorKind.NOT_FOUND: "not-found",
+    ApiErrorKind.MODEL_NOT_FOUND: "model-not-found",
+    ApiErrorKind.METHOD_NOT_ALLOWED: "method-not-allowed",
+    ApiErrorKind.UNAVAILABLE: "no-endpoints",
+    ApiErrorKind.RATE_LIMITED: "busy",
+}
+_NO_USAGE = Usage()
+
+
+class Observer:
+    """Stateless but for what it writes to."""
+
+    def __init__(self, metrics: RouterMetrics, access_log: AccessLog | None) -> None:
+        self.metrics = metrics
+        self._access_log = access_log
+
+    def attempt_answered(self, endpoint: str) -> None:
+        """A worker's answer was passed on."""
+        self.metrics.attempt_ended(endpoint, "answered")
+
+    def attempt_refused(self, endpoint: str, outcome: str) -> None:
+        """A worker was busy, or without the model."""
+        self.metrics.attempt_ended(endpoint, outcome)
+        self.metrics.retried(outcome)
+
+    def attempt_failed(self, endpoint: str, fault: Fault, *, begun: bool) -> None:
+        """A worker failed."""
+        metrics = self.metrics
+        metrics.attempt_ended(endpoint, "failed")
+        if fault.counts:
+            metrics.fault(endpoint, fault.value)
+        if begun:
+            metrics.stream_failed(fault.value)
+        else:
+            metrics.retried(fault.value)
+
+    def rejected(self, error: ApiError) -> str:
+        """A request gets an error without a worker having been asked; returns the reason counted."""
+        reason = _REJECTION_REASONS.get(error.kind, "invalid")
+        self.metrics.rejected(reason)
+        return reason
+
+    def refused(self, head: RequestHead, error: ApiError) -> None:
+        """A client sent what is no request, or too much."""
+        reason = self.rejected(error)
+        self.metrics.request_finished("", error.status, 0.0, None)
+        if self._access_log is not None:
+            self._access_log.record(
+                AccessEntry(
+                    time=time.time(),
+                    id=head.request_id,
+                    method=head.method.decode("latin-1"),
+                    path=head.path,
+                    status=error.status,
+                    duration_seconds=0.0,
+                    error=reason,
+                ),
+            )
+
+    def finished(self, exchange: Exchange) -> None:
+        """A request has ended, in whatever way. Probes and scrapes that went well are not worth a line."""
+        if exchange.head.path in PROBE_PATHS and exchange.status == 200:
+            return
+        now = time.perf_counter()
+        ticket = exchange.ticket
+        usage = ticket.usage
+        request = exchange.placement.request if exchange.placement is not None else None
+        decision = exchange.decision
+        model = request.model if request is not None else ""
+        duration = now - exchange.opened_at
+        first_byte = exchange.first_byte_at - exchange.opened_at if exchange.first_byte_at else None
+        gone = ticket.outcome is Outcome.CLIENT_GONE
+        predicted = decision.predicted_cached_tokens if decision is not None else 0
+        metrics = self.metrics
+        if exchange.status:
+            metrics.request_finished(model, exchange.status, duration, first_byte)
+        if gone:
+            metrics.client_disconnects += 1
+        if usage is not None:
+            metrics.tokens_used(
+                model,
+                usage.prompt_tokens or 0,
+                usage.cached_tokens or 0,
+                usage.completion_tokens or 0,
+                predicted,
+            )
+        else:
+            usage = _NO_USAGE
+        if self._access_log is None:
+            return
+        self._access_log.record(
+            AccessEntry(
+                time=time.time(),
+                id=exchange.head.request_id,
+                method=exchange.head.method.decode("latin-1"),
+                path=exchange.head.path,
+                status=exchange.status,
+                duration_seconds=duration,
+                model=model,
+                endpoint=decision.endpoint.name if decision is not None else "",
+                attempts=exchange.attempts,
+                queue_seconds=exchange.queued_seconds,
+                ttfb_seconds=first_byte,
+                bytes_in=len(request.body) if request is not None else 0,
+                bytes_out=exchange.bytes_out,
+                prompt_tokens=usage.prompt_tokens,
+                cached_tokens=usage.cached_tokens,
+                completion_tokens=usage.completion_tokens,
+                predicted_cached_tokens=predicted,
+                stream=request is not None and request.stream,
+                error="" if ticket.outcome is Outcome.COMPLETED else exchange.reason,
+                client_aborted=gone,
+            ),
+        )

@@ -1,0 +1,245 @@
+"""Reads HTTP requests from a client's bytes: the httptools callbacks, and the bounds on what one client may send.
+
+Feeds on whatever the socket gives, hands out each request when it is complete, and stops for good at the first thing
+that is not HTTP or beyond a bound: after that nothing on the connection means what it seems to.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+import httptools
+from tidegate_crds.router_spec import LimitsSpec
+from tidegate_proto.openai_errors import ApiError, ApiErrorKind
+
+from tidegate_router.gateway.request_head import RequestHead, read_head
+
+logger = logging.getLogger(__name__)
+
+_METHODS_WITH_BODY = frozenset({b"POST", b"PUT", b"PATCH"})
+
+
+class Arrived(NamedTuple):
+    """A request that is complete, or what there was of one that is refused."""
+
+    head: RequestHead
+    body: bytes
+    error: ApiError | None
+
+
+class Refusal(Exception):  # noqa: N818 - it ends parsing from inside a callback, and is caught in this module
+    """Stops the parser; carries the answer."""
+
+    def __init__(self, error: ApiError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+class RequestReader:
+    """A parser and the request that it is in. `in_message` from the first byte of a request to its last."""
+
+    __slots__ = (
+        "_body",
+        "_chunks",
+        "_fields",
+        "_head",
+        "_head_bytes",
+        "_limits",
+        "_on_request",
+        "_parser",
+        "_refusal",
+        "_target",
+        "_upgrade_head",
+        "began_head",
+        "body_bytes",
+        "expects_continue",
+        "in_message",
+        "refused",
+    )
+
+    def __init__(self, limits: LimitsSpec, on_request: Callable[[Arrived], None]) -> None:
+        self._limits = limits
+        self._on_request = on_request
+        self._parser = httptools.HttpRequestParser(self)
+        self._fields: list[tuple[bytes, bytes]] = []
+        self._head: RequestHead | None = None
+        self._target = b""
+        self._head_bytes = 0
+        self._body: bytes = b""
+        self._chunks: bytearray | None = None
+        self._upgrade_head: RequestHead | None = None
+        self._refusal: ApiError | None = None
+        self.body_bytes = 0
+        self.in_message = False
+        self.began_head = False
+        """A request has begun whose head is not complete; whoever acts on it sets it back."""
+        self.expects_continue = False
+        """The client waits for `100 Continue`; whoever sends it sets it back."""
+        self.refused = False
+
+    @property
+    def in_body(self) -> bool:
+        """The head is complete and the body is not."""
+        return self._head is not None
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes from the socket."""
+        if self.refused:
+            return
+        if self.in_message and self._head is None:
+            self._head_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._ignore_upgrade(data[upgrade.args[0] :])
+        except httptools.HttpParserCallbackError:
+            if self._refusal is None:
+                logger.exception("reading a request failed")
+            self._refuse(self._refusal or ApiError(ApiErrorKind.INVALID, "the request is not valid HTTP/1.1"))
+        except httptools.HttpParserInvalidMethodError:
+            self._refuse(ApiError(ApiErrorKind.INVALID, "the request's method is not one of HTTP/1.1"))
+        except httptools.HttpParserError as error:
+            self._refuse(ApiError(ApiErrorKind.INVALID, f"the request is not valid HTTP/1.1: {error}"))
+        else:
+            if self._head_bytes > self._limits.max_header_bytes and self._head is None and self.in_message:
+                self._refuse(self._headers_too_large())
+
+    def refuse(self, error: ApiError) -> Arrived:
+        """Give up the request that is being read; what there is of it, with the error."""
+        self.refused = True
+        self.in_message = False
+        self.expects_continue = False
+        head = self._head or self._partial_head()
+        self._head = None
+        self._chunks = None
+        return Arrived(head, b"", error)
+
+    def _refuse(self, error: ApiError) -> None:
+        self._on_request(self.refuse(error))
+
+    def _partial_head(self) -> RequestHead:
+        head = RequestHead(b"", self._target or b"/", http10=False, keep_alive=False)
+        read_head(head, [(name, value) for name, value in self._fields if name.lower() == b"x-request-id"])
+        return head
+
+    # --- what the parser saw ------------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self.in_message = True
+        self.began_head = True
+        if self._fields:
+            self._fields = []
+        self._target = b""
+        self._head_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        self._target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._fields.append((name, value))
+        if len(self._fields) > self._limits.max_headers:
+            self._stop(
+                ApiError(
+                    ApiErrorKind.HEADERS_TOO_LARGE,
+                    f"the request has more than {self._limits.max_headers} header fields",
+                ),
+            )
+
+    def on_headers_complete(self) -> None:
+        if self._upgrade_head is not None:
+            self._head, self._upgrade_head = self._upgrade_head, None
+            return
+        fields = self._fields
+        parser = self._parser
+        method = parser.get_method()
+        version = parser.get_http_version()
+        size = len(self._target) + sum([len(name) + len(value) + 4 for name, value in fields])
+        if size > self._limits.max_header_bytes:
+            self._stop(self._headers_too_large())
+        if version not in ("1.1", "1.0"):
+            self._stop(ApiError(ApiErrorKind.INVALID, "only HTTP/1.1 and HTTP/1.0 are spoken here"))
+        head = RequestHead(method, self._target, http10=version == "1.0", keep_alive=parser.should_keep_alive())
+        self._head = head
+        self.body_bytes = 0
+        self.began_head = False
+        error = read_head(head, fields) or self._check_length(head)
+        if error is not None:
+            self._stop(error)
+        self.expects_continue = head.expects_continue and head.has_body
+
+    def on_body(self, body: bytes) -> None:
+        self.body_bytes = size = self.body_bytes + len(body)
+        self.expects_continue = False
+        if size > self._limits.max_body_bytes:
+            self._stop(self._body_too_large())
+        if self._chunks is not None:
+            self._chunks += body
+        elif not self._body:
+            self._body = body
+        else:
+            # One growing buffer: a body sent byte by byte would cost fifty times its size as a list of pieces.
+            self._chunks = bytearray(self._body)
+            self._chunks += body
+
+    def on_message_complete(self) -> None:
+        head = self._head
+        if head is None:
+            return
+        if head.upgrade and head.has_body and not self.body_bytes and self._upgrade_head is None:
+            self._upgrade_head = head
+            head.upgrade = False
+            return
+        body = self._body if self._chunks is None else bytes(self._chunks)
+        self._head = None
+        self._body = b""
+        self._chunks = None
+        self.body_bytes = 0
+        self.in_message = False
+        self.expects_continue = False
+        if self._fields:
+            self._fields = []
+        self._on_request(Arrived(head, body, None))
+
+    # --- bounds -------------------------------------------------------------------------------------------------------
+
+    def _check_length(self, head: RequestHead) -> ApiError | None:
+        if head.content_length is None and not head.chunked:
+            if head.method in _METHODS_WITH_BODY:
+                return ApiError(
+                    ApiErrorKind.LENGTH_REQUIRED, "content-length: say how long the body is, or send chunks"
+                )
+            return None
+        if head.content_length is not None and head.content_length > self._limits.max_body_bytes:
+            return self._body_too_large()
+        return None
+
+    def _body_too_large(self) -> ApiError:
+        return ApiError(
+            ApiErrorKind.TOO_LARGE,
+            f"the body is larger than {self._limits.max_body_bytes} bytes; send less, or raise limits.maxBodyBytes",
+        )
+
+    def _headers_too_large(self) -> ApiError:
+        return ApiError(
+            ApiErrorKind.HEADERS_TOO_LARGE,
+            f"the request line and headers are larger than {self._limits.max_header_bytes} bytes",
+        )
+
+    def _stop(self, error: ApiError) -> None:
+        self._refusal = error
+        raise Refusal(error)
+
+    def _ignore_upgrade(self, rest: bytes) -> None:
+        """Go on in HTTP/1.1 after a request that offered another protocol (RFC 9110, section 7.8).
+
+        The parser has skipped that request's body, taking it for the other protocol; a fresh one is told its framing.
+        """
+        head = self._upgrade_head
+        if head is not None:
+            framing = (
+                b"transfer-encoding: chunked" if head.chunked else b"content-length: %d" % (head.content_length or 0)
+            )
+            self._parser = httptools.HttpRequestParser(self)
+            rest = b"POST / HTTP/1.1\r\n%b\r\n\r\n" % framing + rest
+        if rest:
+            self.feed(rest)

@@ -1,0 +1,266 @@
+"""One connection to a worker: sends a request, reads its answer, tells an `AnswerSink` what it saw.
+
+    idle ── send ──> waiting ── head ──> body ── complete ──> idle
+      │                 └────────── any end ─────────────> closed, the sink hears `answer_broken`
+      └── bytes nobody asked for, end of stream, idle too long ──> closed
+
+The parser's callbacks only take notes; the sink is called after each read, when it is known whether bytes followed the
+end of the answer. An answer with more bytes than its framing says is broken, never complete.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING, Protocol, cast
+
+import httptools
+
+from tidegate_router.upstream.deadline_wheel import Deadline, DeadlineWheel
+from tidegate_router.upstream.faults import Fault
+
+if TYPE_CHECKING:
+    from tidegate_router.upstream.pool import UpstreamPool
+
+MAX_ANSWER_HEAD_BYTES = 64 << 10
+
+
+class AnswerHead:
+    """Status and header fields of an answer; the three that matter to relaying are read out once."""
+
+    __slots__ = ("content_length", "content_type", "fields", "retry_after", "status")
+
+    def __init__(self, status: int, fields: list[tuple[bytes, bytes]]) -> None:
+        self.status = status
+        self.fields = fields
+        self.content_type = b""
+        self.retry_after: bytes | None = None
+        self.content_length: int | None = None
+        for name, value in fields:
+            key = name.lower()
+            if key == b"content-type":
+                self.content_type = value
+            elif key == b"content-length":
+                self.content_length = int(value)
+            elif key == b"retry-after":
+                self.retry_after = value
+
+
+class AnswerSink(Protocol):
+    """Who waits for the answer. After `answer_complete` or `answer_broken` nothing more is called."""
+
+    def answer_begun(self, head: AnswerHead) -> None:
+        """The head is complete."""
+
+    def answer_data(self, data: bytes) -> None:
+        """Some bytes of the body, without their framing."""
+
+    def answer_complete(self, *, close_delimited: bool) -> None:
+        """The body is whole as its framing says, or ended with the connection if it had none."""
+
+    def answer_broken(self, fault: Fault) -> None:
+        """No more will come. The connection is closed."""
+
+    def answer_timed_out(self) -> None:
+        """The deadline set by `expect_within` passed."""
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """An HTTP/1.1 client connection that carries one request at a time."""
+
+    __slots__ = (
+        "_complete",
+        "_deadline",
+        "_excess",
+        "_fields",
+        "_head",
+        "_head_bytes",
+        "_head_told",
+        "_keep_alive",
+        "_parser",
+        "_paused",
+        "_pieces",
+        "_pool",
+        "_sink",
+        "_transport",
+        "answer_bytes_seen",
+        "reused",
+    )
+
+    def __init__(self, pool: "UpstreamPool", wheel: DeadlineWheel) -> None:
+        self._pool = pool
+        self._deadline = Deadline(wheel, self._on_deadline)
+        self._transport: asyncio.Transport | None = None
+        self._sink: AnswerSink | None = None
+        self._paused = False
+        self.reused = False
+        self.answer_bytes_seen = False
+        self._parser = httptools.HttpResponseParser(self)
+        self._reset_answer()
+
+    def _reset_answer(self) -> None:
+        self._fields: list[tuple[bytes, bytes]] = []
+        self._head: AnswerHead | None = None
+        self._head_told = False
+        self._head_bytes = 0
+        self._pieces: list[bytes] = []
+        self._complete = False
+        self._excess = False
+        self._keep_alive = False
+
+    # --- what the owner does ------------------------------------------------------------------------------------------
+
+    @property
+    def usable(self) -> bool:
+        """Open and with nobody waiting on it."""
+        return self._sink is None and self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def sink(self) -> AnswerSink | None:
+        """Who waits for an answer here."""
+        return self._sink
+
+    def send(self, sink: AnswerSink, message: bytes, body: bytes, within_seconds: float) -> None:
+        """Write a request and wait for its answer on behalf of `sink`."""
+        transport = cast("asyncio.Transport", self._transport)
+        self._sink = sink
+        self.answer_bytes_seen = False
+        if len(body) > 16_384:
+            transport.write(message)
+            transport.write(body)
+        else:
+            transport.write(message + body)
+        self._deadline.arm(within_seconds)
+
+    def expect_within(self, seconds: float) -> None:
+        """Call the sink's `answer_timed_out` unless this is called again within that time."""
+        self._deadline.arm(seconds)
+
+    def pause(self) -> None:
+        """Stop reading: the client is slow. No deadline runs meanwhile, for the worker is not at fault."""
+        if not self._paused and self._transport is not None and not self._transport.is_closing():
+            self._paused = True
+            self._transport.pause_reading()
+            self._deadline.clear()
+
+    def resume(self, within_seconds: float) -> None:
+        """Read again."""
+        if self._paused and self._transport is not None and not self._transport.is_closing():
+            self._paused = False
+            self._transport.resume_reading()
+            self._deadline.arm(within_seconds)
+
+    def close(self) -> None:
+        """Drop the connection at once, whatever is on it; the worker sees its client gone."""
+        self._sink = None
+        self._deadline.clear()
+        self._pool.forget(self)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def retire_after(self, seconds: float) -> None:
+        """Close the connection if it is still idle by then."""
+        self._deadline.arm(seconds)
+
+    # --- what the transport saw ---------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        sink = self._sink
+        if sink is None:
+            self.close()
+            return
+        self.answer_bytes_seen = True
+        malformed = False
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            malformed = True
+        if self._head is None:
+            self._head_bytes += len(data)
+            if malformed or self._head_bytes > MAX_ANSWER_HEAD_BYTES:
+                self._break(Fault.MALFORMED)
+            return
+        if not self._head_told:
+            self._head_told = True
+            sink.answer_begun(self._head)
+        pieces = self._pieces
+        if pieces and self._sink is sink:
+            self._pieces = []
+            sink.answer_data(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        if self._sink is not sink:
+            return
+        if self._complete:
+            if malformed or self._excess:
+                self._break(Fault.OVERLONG)
+            else:
+                self._finish(close_delimited=False)
+        elif malformed:
+            self._break(Fault.MALFORMED)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        head = self._head
+        if self._sink is not None and exc is None and head is not None and self._ends_with_connection(head):
+            self._finish(close_delimited=True)
+        else:
+            self._break(Fault.CUT if self.answer_bytes_seen else Fault.RESET)
+        self._transport = None
+        self._pool.forget(self)
+
+    # --- what the parser saw ------------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        if self._complete:
+            self._excess = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._head is None:
+            self._fields.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status < 200:
+            self._fields = []
+        elif self._head is None:
+            self._keep_alive = self._parser.should_keep_alive()
+            self._head = AnswerHead(status, self._fields)
+
+    def on_body(self, body: bytes) -> None:
+        if not self._complete:
+            self._pieces.append(body)
+
+    def on_message_complete(self) -> None:
+        if self._head is not None:
+            self._complete = True
+
+    # --- ends ---------------------------------------------------------------------------------------------------------
+
+    def _ends_with_connection(self, head: AnswerHead) -> bool:
+        return head.content_length is None and not any(name.lower() == b"transfer-encoding" for name, _ in head.fields)
+
+    def _finish(self, *, close_delimited: bool) -> None:
+        sink = cast("AnswerSink", self._sink)
+        self._sink = None
+        self._deadline.clear()
+        keep = self._keep_alive and not close_delimited
+        self._reset_answer()
+        if keep:
+            if self._paused and self._transport is not None:
+                self._paused = False
+                self._transport.resume_reading()
+            self.reused = True
+            self._pool.give_back(self)
+        else:
+            self.close()
+        sink.answer_complete(close_delimited=close_delimited)
+
+    def _break(self, fault: Fault) -> None:
+        sink = self._sink
+        self.close()
+        if sink is not None:
+            sink.answer_broken(fault)
+
+    def _on_deadline(self) -> None:
+        if self._sink is None:
+            self.close()
+        else:
+            self._sink.answer_timed_out()
