@@ -1,0 +1,1 @@
+"""Forms of kernels that pay on a CPU."""
