@@ -16,6 +16,7 @@ from typing import Any
 
 import echo_answers
 
+FINISHED = {"stop", "length"}
 NOT_HTTP = -1  # "status" of what is no answer
 
 
@@ -43,8 +44,10 @@ class Verdict:
     status: int = 0
     detail: str = ""
     retry_after: str | None = None
-    began: bool = False
-    """A byte of a 200 answer's body had come."""
+    events: int = 0
+    """Events of a stream that came before its end, an error event not counted."""
+    text: str = ""
+    """The whole answer's text when it ended well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,24 +67,35 @@ class Chat:
     user: str
     stream: bool
     model: str = echo_answers.MODEL
-    prompt: str = ""
+    max_tokens: int = 16
+    expected: str | None = None
+    """The text that is due; None is that of an echo worker, "" is any."""
 
     def body(self) -> bytes:
         """The request's JSON; the prompt begins with the user, so that requests share no prefix."""
-        message = {"role": "user", "content": f"{self.user} says {self.prompt or 'hello'}"}
-        document = {"model": self.model, "messages": [message], "stream": self.stream, "user": self.user}
+        document = {
+            "model": self.model,
+            "messages": [{"role": "user", "content": f"{self.user} says hello"}],
+            "stream": self.stream,
+            "user": self.user,
+            "max_tokens": self.max_tokens,
+            "temperature": 0,
+        }
         return json.dumps(document).encode()
+
+    def is_due(self, text: str) -> bool:
+        """Whether this is the answer that the request must get."""
+        expected = echo_answers.expected_answer(self.user) if self.expected is None else self.expected
+        return not expected or text == expected
 
 
 def judge(chat: Chat, answer: WireAnswer) -> Verdict:
     """Classify a whole or broken answer."""
-    retry_after = answer.headers.get("retry-after")
-    if answer.status != 200:
-        problem = _error_problem(answer)
-        ending = Ending.CUT if not answer.complete else Ending.WRONG if problem else Ending.ERROR
-        return Verdict(ending, answer.status, problem or _text(answer.body), retry_after)
-    judged = _judge_stream(chat, answer) if chat.stream else _judge_whole(chat, answer)
-    return Verdict(judged[0], 200, judged[1], retry_after, began=bool(answer.body))
+    if answer.status == 200:
+        return _judge_stream(chat, answer) if chat.stream else _judge_whole(chat, answer)
+    problem = _error_problem(answer)
+    ending = Ending.CUT if not answer.complete else Ending.WRONG if problem else Ending.ERROR
+    return Verdict(ending, answer.status, problem or _text(answer.body), answer.headers.get("retry-after"))
 
 
 def _error_problem(answer: WireAnswer) -> str:
@@ -95,48 +109,57 @@ def _error_problem(answer: WireAnswer) -> str:
     return f"{answer.status} without OpenAI's error: {_text(answer.body)}"
 
 
-def _judge_whole(chat: Chat, answer: WireAnswer) -> tuple[Ending, str]:
+def _judge_whole(chat: Chat, answer: WireAnswer) -> Verdict:
     if not answer.complete:
-        return Ending.CUT, f"{len(answer.body)} bytes"
+        return Verdict(Ending.CUT, 200, f"{len(answer.body)} bytes")
     try:
-        document = json.loads(answer.body)
-        choice = document["choices"][0]
-        good = choice["message"]["content"] == echo_answers.expected_answer(chat.user) and choice["finish_reason"]
+        choice = json.loads(answer.body)["choices"][0]
+        text, finished = choice["message"]["content"], choice["finish_reason"] in FINISHED
     except (ValueError, KeyError, TypeError, IndexError) as error:
-        return Ending.WRONG, f"{type(error).__name__} in {_text(answer.body)}"
-    return (Ending.OK, "") if good else (Ending.WRONG, f"for {chat.user}: {_text(answer.body)}")
+        return Verdict(Ending.WRONG, 200, f"{type(error).__name__} in {_text(answer.body)}")
+    if finished and chat.is_due(text):
+        return Verdict(Ending.OK, 200, text=text)
+    return Verdict(Ending.WRONG, 200, f"for {chat.user}: {_text(answer.body)}")
 
 
-def _judge_stream(chat: Chat, answer: WireAnswer) -> tuple[Ending, str]:
+def _judge_stream(chat: Chat, answer: WireAnswer) -> Verdict:
+    broken = Ending.WRONG if answer.complete else Ending.CUT
     if "text/event-stream" not in answer.headers.get("content-type", ""):
-        return (Ending.WRONG if answer.complete else Ending.CUT), f"no event stream: {_text(answer.body)}"
+        return Verdict(broken, 200, f"no event stream: {_text(answer.body)}")
     *events, rest = answer.body.split(b"\n\n")
     if rest:
-        return (Ending.WRONG if answer.complete else Ending.CUT), f"half an event: {_text(rest)}"
+        return Verdict(broken, 200, f"half an event: {_text(rest)}", events=len(events))
     payloads = [event.removeprefix(b"data: ") for event in events]
     errors = [payload for payload in payloads if b'"error"' in payload]
     if errors:
-        last = len(errors) == 1 and payloads[-1] == errors[0] and b"[DONE]" not in payloads
-        told = WireAnswer(502, {}, errors[0], complete=True)
-        wrong = _error_problem(told) if last else f"{len(errors)} error events, then {_text(payloads[-1])}"
-        return (Ending.WRONG, wrong) if wrong else (Ending.ERROR_EVENT, _text(errors[0]))
+        return _judge_error_event(payloads, errors)
     if not answer.complete:
-        return Ending.CUT, f"{len(payloads)} events"
+        return Verdict(Ending.CUT, 200, f"{len(payloads)} events", events=len(payloads))
     return _judge_events(chat, payloads)
 
 
-def _judge_events(chat: Chat, payloads: list[bytes]) -> tuple[Ending, str]:
+def _judge_error_event(payloads: list[bytes], errors: list[bytes]) -> Verdict:
+    events = len(payloads) - len(errors)
+    if len(errors) > 1 or payloads[-1] != errors[0] or b"[DONE]" in payloads:
+        return Verdict(
+            Ending.WRONG, 200, f"{len(errors)} error events, at the end {_text(payloads[-1])}", events=events
+        )
+    problem = _error_problem(WireAnswer(502, {}, errors[0], complete=True))
+    return Verdict(Ending.WRONG if problem else Ending.ERROR_EVENT, 200, problem or _text(errors[0]), events=events)
+
+
+def _judge_events(chat: Chat, payloads: list[bytes]) -> Verdict:
     if not payloads or payloads[-1] != b"[DONE]":
-        return Ending.WRONG, f"{len(payloads)} events and no [DONE]"
+        return Verdict(Ending.WRONG, 200, f"{len(payloads)} events and no [DONE]", events=len(payloads))
     try:
         choices = [json.loads(payload)["choices"][0] for payload in payloads[:-1]]
+        text = "".join(choice["delta"].get("content") or "" for choice in choices)
+        finished = [choice["finish_reason"] for choice in choices if choice["finish_reason"]]
     except (ValueError, KeyError, TypeError, IndexError) as error:
-        return Ending.WRONG, f"{type(error).__name__} in an event"
-    text = "".join(choice["delta"].get("content", "") for choice in choices)
-    finished = choices[-1]["finish_reason"] == "stop"
-    if finished and text == echo_answers.expected_answer(chat.user):
-        return Ending.OK, ""
-    return Ending.WRONG, f"for {chat.user}: {text!r}, finished {finished}"
+        return Verdict(Ending.WRONG, 200, f"{type(error).__name__} in an event", events=len(payloads))
+    if len(finished) == 1 and finished[0] in FINISHED and chat.is_due(text):
+        return Verdict(Ending.OK, 200, events=len(payloads), text=text)
+    return Verdict(Ending.WRONG, 200, f"for {chat.user}: {text!r}, finished {finished}", events=len(payloads))
 
 
 def _text(body: bytes) -> str:

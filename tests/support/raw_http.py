@@ -84,6 +84,14 @@ class Connection:
             return Answer(status, headers, b"")
         return Answer(status, headers, self._read_body(headers))
 
+    def read_interim(self) -> int:
+        """The status of a 1xx answer; BrokenAnswer when something else comes first."""
+        head = self._read_head()
+        status = _parse_head(head or b"")[0]
+        if status >= 200:
+            raise BrokenAnswer(f"{status} where an interim answer was due")
+        return status
+
     def closed_by_peer(self) -> bool:
         """Wait until the other side closes; False when it sends something instead. TimeoutError when neither."""
         if self._buffer:

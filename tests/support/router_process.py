@@ -75,7 +75,7 @@ class RouterProcess:
         self._folder.cleanup()
 
     def start(self, *, ready: bool = True) -> None:
-        """Start it; with `ready` wait until it says it can serve."""
+        """Start it; with `ready` wait until /ready says that it can serve."""
         config = self.folder / "router.yaml"
         document = {
             "apiVersion": "router.tidegate.dev/v1alpha1",
@@ -101,10 +101,15 @@ class RouterProcess:
         if self._process.poll() is not None:
             raise AssertionError(f"the router ended with {self._process.returncode}:\n{self.log()}")
         try:
-            answer = raw_http.ask(self.port, raw_http.get("/health"), timeout_seconds=2)
+            answer = raw_http.ask(self.port, raw_http.get("/ready"), timeout_seconds=2)
         except (OSError, raw_http.BrokenAnswer):
             return False
         return answer is not None and answer.status == 200
+
+    def assert_idle(self) -> None:
+        """Wait until no attempt runs and no estimated token is counted at any endpoint."""
+        names = ("tidegate_router_in_flight_requests", "tidegate_router_in_flight_tokens")
+        eventually(lambda: {name: total(self.metrics(), name) for name in names}, lambda found: not any(found.values()))
 
     def stop(self) -> int:
         """SIGTERM, then SIGKILL after a while; returns the exit code."""
