@@ -117,7 +117,8 @@ class EngineBench:
         """Step until nothing is left to do; checks that nothing is held then."""
         for _ in self._until_idle(limit):
             self.step()
-        assert self.step().load.referenced_blocks == 0
+        load = self.step().load
+        assert (load.referenced_blocks, load.waiting_tokens) == (0, 0)
         return self.answers
 
     def _until_idle(self, limit: int) -> Iterator[int]:

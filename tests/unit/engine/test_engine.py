@@ -104,6 +104,15 @@ def test_a_request_does_not_wait_for_a_small_shared_beginning() -> None:
     assert len(bench.runner.batches[0].sequences) == 2
 
 
+def test_a_request_gives_way_to_those_who_compute_its_prefix_once() -> None:
+    bench = EngineBench(max_batched_tokens=256)
+    for name, prompt in {"1": LONG[:24] + b"!!!!", "2": LONG[:44] + b"?", "3": LONG[:45]}.items():
+        bench.engine.submit(make_submit(name, prompt))
+    bench.step()
+    bench.step()
+    assert [len(batch.sequences) for batch in bench.runner.batches] == [1, 3]
+
+
 def test_choices_share_the_prompt_and_differ_by_their_streams() -> None:
     bench = EngineBench()
     submit = make_submit("r", LONG, n=3, temperature=1.0, seed=7, max_tokens=6)
@@ -262,9 +271,10 @@ def test_preemption_changes_no_text_and_keeps_the_queue_order() -> None:
 
 def test_admission_waits_for_room_rather_than_cause_a_preemption() -> None:
     bench = EngineBench(make_info(total_blocks=16))
-    bench.engine.submit(make_submit("old", LONG[:40], max_tokens=8))
+    bench.engine.submit(make_submit("old", LONG[:39], max_tokens=8))
     bench.step()
-    bench.engine.submit(make_submit("new", LONG[::-1][:30], max_tokens=8))
+    # 6 blocks are left and "new" needs 6, but "old" is about to ask for one.
+    bench.engine.submit(make_submit("new", LONG[::-1][:20], max_tokens=8))
     bench.run()
     assert bench.engine.load.preemptions_total == 0
 

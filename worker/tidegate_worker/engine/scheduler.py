@@ -98,10 +98,8 @@ class Scheduler:
     def schedule(self) -> list[Assignment]:
         """Choose the next step and hold the blocks it writes: decodes (one token each) first, prefill chunks after."""
         step = _Step(self._settings.max_batched_tokens)
-        preemptions_before = self.preemptions_total
         self._schedule_running(step)
-        if self.preemptions_total == preemptions_before:
-            self._schedule_waiting(step)
+        self._schedule_waiting(step)
         return step.decodes + step.prefills
 
     def complete(self, assignments: list[Assignment]) -> None:

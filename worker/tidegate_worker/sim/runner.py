@@ -94,6 +94,7 @@ class SimRunner:
         self._sleep = sleep
         self._sampler = SimSampler(settings.mean_output_tokens)
         self._blocks: dict[int, _Block] = {}
+        self._sampled: dict[int, int] = {}  # sequence → tokens sampled
         self._known: dict[int, tuple[int, int]] = {}  # sequence → tokens computed at most, and their fingerprint
 
     def execute(self, batch: ScheduledBatch) -> StepResult:
@@ -107,7 +108,7 @@ class SimRunner:
         self._take_time(batch)
         return StepResult(
             [
-                self._sampled(sequence, context)
+                self._sample(sequence, context)
                 for sequence, context in zip(batch.sequences, contexts, strict=True)
                 if sequence.sample
             ],
@@ -117,6 +118,7 @@ class SimRunner:
         """Drop what is remembered of ended sequences."""
         for sequence_id in sequence_ids:
             self._known.pop(sequence_id, None)
+            self._sampled.pop(sequence_id, None)
 
     def _take_time(self, batch: ScheduledBatch) -> None:
         decodes = sum(len(s.token_ids) == 1 and s.sample for s in batch.sequences)
@@ -193,7 +195,11 @@ class SimRunner:
         if known is not None and known[0] == tokens and known[1] != context:
             raise InvalidBatchError(f"sequence {sequence.sequence_id} has another context than before")
 
-    def _sampled(self, sequence: ScheduledSequence, context: int) -> SampledToken:
+    def _sample(self, sequence: ScheduledSequence, context: int) -> SampledToken:
+        generated = self._sampled.get(sequence.sequence_id, 0)
+        if sequence.generated != generated:
+            raise InvalidBatchError(f"sequence {sequence.sequence_id} has {generated} tokens, not {sequence.generated}")
+        self._sampled[sequence.sequence_id] = generated + 1
         token_id = self._sampler.sample(context, sequence.params, sequence.choice_index, sequence.generated)
         return SampledToken(sequence.sequence_id, token_id, _logprob(token_id, sequence.params))
 
