@@ -96,13 +96,13 @@ class Scheduler:
         if size >= MIN_LEARNING_BYTES:
             seen = min(16.0, max(0.5, size / prompt_tokens))
             self.bytes_per_token += LEARNING_RATE * (seen - self.bytes_per_token)
-        predicted = placement.matched.get(decision.endpoint.slot, 0)
-        if not predicted or cached_tokens is None:
+        slot, hashes = decision.endpoint.slot, placement.hashes
+        predicted = placement.matched.get(slot, 0)
+        if cached_tokens is None or not (predicted or self._index.doubts(slot)):
             return
         cached_bytes = size * min(1.0, max(0, cached_tokens) / prompt_tokens)
         if not 0 < covered_bytes(request, predicted) - cached_bytes < MIN_CORRECTED_BYTES:
-            actual = _chunks_within(request, placement.hashes, cached_bytes)
-            self._index.correct(decision.endpoint.slot, placement.hashes, predicted, actual)
+            self._index.correct(slot, hashes, predicted, _chunks_within(request, hashes, cached_bytes))
 
     def _eligible_endpoints(self, model: str) -> tuple[Endpoint, ...]:
         snapshot = self._table.snapshot

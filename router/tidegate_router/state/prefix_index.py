@@ -76,7 +76,8 @@ class TextPrefixIndex:
         self.capacity_chunks = capacity_chunks
         self._holders: dict[int, int] = {}
         self._recency: dict[int, OrderedDict[int, None]] = {}
-        self._doubts: dict[int, dict[int, None]] = {}
+        self._doubts: dict[int, dict[int, bool]] = {}
+        # per slot: chunks that were missing where they were expected; True after the second time
 
     def __len__(self) -> int:
         """Distinct prefixes known."""
@@ -85,6 +86,10 @@ class TextPrefixIndex:
     def held(self, slot: int) -> int:
         """Chunks that an endpoint is thought to hold."""
         return len(self._recency.get(slot, ()))
+
+    def doubts(self, slot: int) -> bool:
+        """Whether a prediction for this endpoint has been wrong and not been put right since."""
+        return bool(self._doubts.get(slot))
 
     def match(self, hashes: list[int]) -> dict[int, int]:
         """Matched chunks per slot, longest contiguous prefix only; slots without a match are absent."""
@@ -111,7 +116,7 @@ class TextPrefixIndex:
         holders = self._holders
         get, touch = holders.get, recency.move_to_end
         bit = 1 << slot
-        for digest in reversed(hashes):
+        for digest in reversed(self._believed(slot, hashes) if slot in self._doubts else hashes):
             recency[digest] = None
             touch(digest)
             holders[digest] = get(digest, 0) | bit
@@ -142,7 +147,8 @@ class TextPrefixIndex:
         """Learn from an answer: `predicted_chunks` were thought cached when it was placed, `actual_chunks` were.
 
         One miss is an eviction and heals itself, since the worker has just computed the prompt again: it only leaves
-        a doubt. A second miss at the same chunk says that this worker never caches it: its claim is dropped.
+        a doubt. A second miss at the same chunk says that this worker never caches it: its claim is dropped and not
+        made again, until an answer shows that chunk cached after all.
         """
         doubts = self._doubts.setdefault(slot, {})
         if actual_chunks * 2 >= predicted_chunks:
@@ -152,11 +158,21 @@ class TextPrefixIndex:
             return
         first_missing = hashes[actual_chunks]
         if first_missing in doubts:
+            doubts[first_missing] = True
             self.forget_tail(slot, hashes, actual_chunks)
             return
         if len(doubts) >= MAX_DOUBTS:
             doubts.clear()
-        doubts[first_missing] = None
+        doubts[first_missing] = False
+
+    def _believed(self, slot: int, hashes: list[int]) -> list[int]:
+        """The part of a prompt before the first chunk that this endpoint has been seen never to cache."""
+        doubts = self._doubts.get(slot)
+        if doubts:
+            for depth, digest in enumerate(hashes):
+                if doubts.get(digest):
+                    return hashes[:depth]
+        return hashes
 
     def _release(self, digest: int, bit: int) -> None:
         left = self._holders[digest] & ~bit
