@@ -65,14 +65,14 @@ class TidegateCommand:
     def run(self, *arguments: str, timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
         """Run a command to its end."""
         return subprocess.run(
-            self._argv(arguments), capture_output=True, text=True, check=False, timeout=timeout, env=self._environ()
+            self.argv(*arguments), capture_output=True, text=True, check=False, timeout=timeout, env=self.environ()
         )
 
     @contextmanager
     def running(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
         """Run a command beside the test; SIGTERM, and SIGKILL after a while, at the end."""
         with subprocess.Popen(
-            self._argv(arguments), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=self._environ()
+            self.argv(*arguments), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=self.environ()
         ) as process:
             try:
                 yield process
@@ -104,11 +104,13 @@ class TidegateCommand:
         )
         return state
 
-    def _argv(self, arguments: tuple[str, ...]) -> list[str]:
+    def argv(self, *arguments: str) -> list[str]:
+        """The whole command."""
         flags = self.flags if arguments[0] in ("up", "demo") else ()
         return [sys.executable, "-P", "-m", "tidegate_cli", *arguments, *flags]
 
-    def _environ(self) -> dict[str, str]:
+    def environ(self) -> dict[str, str]:
+        """The environment of every command."""
         own = {"TIDEGATE_STATE_HOME": str(self.folder / "state"), "PYTHONPATH": str(SUPPORT), "COLUMNS": "200"}
         return {**os.environ, **own, **self.environment}
 
