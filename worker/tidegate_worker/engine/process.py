@@ -8,7 +8,6 @@ process group are ignored: the server drains first and then says `Shutdown`.
 
 import argparse
 import gc
-import importlib
 import logging
 import os
 import signal
@@ -102,8 +101,9 @@ def create_runner(settings: EngineSettings) -> ModelRunner:
             total_blocks=settings.kv_blocks or _SIM_BLOCKS,
         )
         return SimRunner(info, settings.sim, time.sleep)
-    create = importlib.import_module("tidegate_worker.runner.create")
-    runner: ModelRunner = create.create_runner(
+    from tidegate_worker.runner import create
+
+    return create.create_runner(
         create.RunnerSettings(
             model_uri=settings.model_uri,
             dtype=settings.dtype,
@@ -111,12 +111,10 @@ def create_runner(settings: EngineSettings) -> ModelRunner:
             kv_blocks=settings.kv_blocks,
             kv_memory_bytes=settings.kv_memory_bytes,
             threads=settings.threads,
+            device=settings.device,
             block_size=settings.block_size,
-            max_batched_tokens=settings.scheduler.max_batched_tokens,
-            max_running=settings.scheduler.max_running,
         ),
     )
-    return runner
 
 
 def main(arguments: Sequence[str]) -> int:

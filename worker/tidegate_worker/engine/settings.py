@@ -46,8 +46,10 @@ class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """Who computes steps: the model in torch, or a stand-in without a model."""
     model_uri: str = ""
     """Where the model is; see the worker's --model. Unused by "sim"."""
-    dtype: str = "float32"
-    """Of weights, activations and KV."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Of weights, activations and KV. auto: bfloat16 on an accelerator, float32 on a CPU."""
+    device: str = "auto"
+    """auto: cuda where there is one, else cpu."""
     context_tokens: int | None = None
     """Most tokens of prompt and answer together. None: what the model was trained for ("sim": 8,192)."""
     kv_blocks: int | None = None
