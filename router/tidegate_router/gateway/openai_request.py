@@ -7,7 +7,7 @@ read differently from the router (bad UTF-8, two `model` keys) is refused here.
 
 import re
 from json import JSONDecoder
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 from tidegate_proto.openai_errors import ApiError, ApiErrorKind
@@ -44,6 +44,9 @@ class HeaderFields(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 NO_HEADER_FIELDS: Final = HeaderFields()
 
 
+_Tokens = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
+
+
 class _StreamOptions(msgspec.Struct, gc=False):
     include_usage: bool | None = None
 
@@ -55,8 +58,8 @@ class _InferenceBody(msgspec.Struct, gc=False):
     tools: msgspec.Raw = _ABSENT
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
+    max_tokens: _Tokens | None = None
+    max_completion_tokens: _Tokens | None = None
     cache_salt: str | None = None
 
 
@@ -105,7 +108,7 @@ def parse_request(
         head=b"" if tools in (b"null", b"[]") else tools,
         messages=prompt,
         prompt_tokens_estimate=int((len(prompt) + len(tools)) / bytes_per_token) + 1,
-        max_tokens=max(0, max_tokens or 0),
+        max_tokens=max_tokens or 0,
         stream=fields.stream is True,
         wants_usage=options is not None and options.include_usage is True,
         session=headers.session,

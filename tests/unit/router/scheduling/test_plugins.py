@@ -2,7 +2,7 @@ import random
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from router_state import make_table
 from tidegate_router.scheduling.plugin import SchedulingContext
@@ -72,6 +72,7 @@ def test_prefix_credit_fades_for_the_busier_holder_alone() -> None:
     assert scorer.score(context_of(table), table.snapshot.endpoints) is None
 
 
+@settings(max_examples=40, deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(0, 500), st.integers(0, 10**7), st.integers(-1, 10**4), st.integers(0, 1_000)),

@@ -21,7 +21,7 @@ def chat_turn(chat: int, turn: int, system: str, size: int = 400) -> list[dict[s
     return [*messages, {"role": "user", "content": text_of(size, 1_000 * chat + turn)}]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.integers(16, 160), st.integers(20, 60_000), st.integers(0, 1_000))
 def test_one_shared_prefix_held_open_spreads_over_the_fleet(requests: int, prompt_bytes: int, seed: int) -> None:
     fleet = Fleet(4, seed)
@@ -31,7 +31,7 @@ def test_one_shared_prefix_held_open_spreads_over_the_fleet(requests: int, promp
     assert len(shares) == 4, "nobody idles beside a hot worker"
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.integers(2, 8), st.integers(0, 1_000))
 def test_shared_system_prompt_with_own_tails_spreads_at_any_fleet_size(endpoints: int, seed: int) -> None:
     fleet = Fleet(endpoints, seed)

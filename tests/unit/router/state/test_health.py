@@ -1,4 +1,4 @@
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tidegate_router.state.health import MAX_HOLD_SECONDS, MAX_PROBE_SECONDS, HealthBoard, HealthPolicy, Transition
 
@@ -147,6 +147,7 @@ def test_what_is_removed_is_forgotten() -> None:
     assert board.fault(0, 1.0, 0.0) is None
 
 
+@settings(max_examples=50, deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(0, 2), st.sampled_from(["pass", "fail", "fault", "answer", "hurry"]), st.floats(0, 3)),

@@ -1,7 +1,7 @@
 import gc
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from router_state import make_request
 from tidegate_router.state.prefix_index import CHUNK_ENDS, TextPrefixIndex, chunk_hashes, covered_bytes
@@ -140,6 +140,7 @@ operations = st.lists(
 )
 
 
+@settings(max_examples=60, deadline=None)
 @given(operations, chains, st.integers(1, 12))
 def test_predicts_only_what_was_sent_within_bounds_and_leaves_nothing(
     steps: list[tuple[int, str, list[int]]],
