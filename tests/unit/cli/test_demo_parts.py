@@ -50,7 +50,7 @@ def endpoint(body: str, status: int = 200) -> Iterator[tuple[ChatClient, list[di
             url = f"http://127.0.0.1:{server.server_port}"
             yield (
                 ChatClient(
-                    f"http://127.0.0.1:{server.server_port}",
+                    url,
                     "m",
                     8,
                     timeout_seconds=5,
