@@ -1,11 +1,13 @@
 """One engine, step by step: batching, chunks, prefix hits, choices, ends, aborts, preemption."""
 
+import gc
 from typing import Any
 
 import pytest
 from engine_builders import EngineBench, expected_tokens, make_info, make_submit
 from tidegate_worker.engine.engine import Engine
 from tidegate_worker.engine.messages import BlockStored, CacheCleared
+from tidegate_worker.engine.sequence import Sequence
 from tidegate_worker.engine.settings import SchedulerSettings
 
 LONG = bytes(range(97, 123)) * 4  # 104 tokens
@@ -287,6 +289,22 @@ def test_waiting_tokens_count_what_is_left_to_compute() -> None:
     assert bench.step().load.waiting_tokens == 168
     bench.run()
     assert bench.engine.load.waiting_tokens == 0
+
+
+def test_an_ended_request_leaves_no_garbage_for_the_cycle_collector() -> None:
+    def sequences() -> int:
+        return sum(isinstance(thing, Sequence) for thing in gc.get_objects())
+
+    bench = EngineBench()
+    gc.disable()
+    try:
+        before = sequences()
+        bench.engine.submit(make_submit("r", LONG, n=2))
+        assert sequences() == before + 2
+        bench.run()
+        assert sequences() == before
+    finally:
+        gc.enable()
 
 
 def test_block_events_tell_of_the_prompt_and_of_the_answer() -> None:

@@ -49,7 +49,7 @@ BENCHES = st.builds(
 )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(bench=BENCHES, submits=requests(), data=st.data())
 def test_text_is_that_of_each_request_alone(bench: EngineBench, submits: list[Submit], data: st.DataObject) -> None:
     for submit in submits:
@@ -64,7 +64,7 @@ def test_text_is_that_of_each_request_alone(bench: EngineBench, submits: list[Su
             assert answers.tokens[submit.request_id, index] == expected
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(bench=BENCHES, submits=requests(), data=st.data())
 def test_aborts_at_any_moment_lose_nothing_and_disturb_nobody(
     bench: EngineBench,
@@ -93,7 +93,7 @@ def test_aborts_at_any_moment_lose_nothing_and_disturb_nobody(
                 assert answers.reasons[submit.request_id, index] != ["abort"]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(arrivals=st.lists(st.integers(0, 3), min_size=10, max_size=60))
 def test_the_first_in_line_is_not_starved_by_a_stream_of_others(arrivals: list[int]) -> None:
     bench = EngineBench(make_info(total_blocks=24), max_running=4, max_batched_tokens=16)
@@ -110,7 +110,7 @@ def test_the_first_in_line_is_not_starved_by_a_stream_of_others(arrivals: list[i
     assert starts.index("big") < min((starts.index(name) for name in starts if "." in name), default=len(starts))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(bench=BENCHES, submits=requests())
 def test_a_step_stays_within_budget_and_places(bench: EngineBench, submits: list[Submit]) -> None:
     for submit in submits:

@@ -60,7 +60,7 @@ def test_another_sequences_full_blocks_can_be_read() -> None:
         ([part(b"abcde", [0, 0])], "twice"),
         ([part(b"a", [8])], "does not exist"),
         ([part(b"a", [-1])], "does not exist"),
-        ([part(b"ab", [0]), part(b"ab", [0], sequence_id=2)], "another one holds"),
+        ([part(b"ab", [0]), part(b"ab", [0], sequence_id=2)], "another one writes"),
         ([part(b"e", [0], start=4)], "do not cover"),
         ([part(b"e", [0, 1], start=4)], "does not hold its tokens"),
         ([part(b"ab", [0]), part(b"c", [1], sequence_id=2, generated=1, sample=True)], "after prefill chunks"),
@@ -85,6 +85,13 @@ def test_a_block_overwritten_by_someone_else_is_noticed() -> None:
     execute(runner, part(b"wxyz", [0], sequence_id=2))
     with pytest.raises(InvalidBatchError, match="does not hold its tokens"):
         execute(runner, part(b"g", [0, 1], start=6))
+
+
+def test_a_block_read_by_one_and_written_by_another_is_noticed() -> None:
+    runner, _ = make_runner()
+    execute(runner, part(b"abcd", [0]))
+    with pytest.raises(InvalidBatchError, match="another one writes"):
+        execute(runner, part(b"e", [0, 1], start=4), part(b"d", [0], sequence_id=2, start=3))
 
 
 def test_blocks_in_the_wrong_order_are_noticed() -> None:

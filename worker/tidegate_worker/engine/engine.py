@@ -133,6 +133,8 @@ class Engine:
         self._ended.append(sequence.sequence_id)
         if sequence.request.finished:
             del self._requests[sequence.request.request_id]
+            # Requests and choices refer to each other: without this their tokens would wait for the cycle collector.
+            sequence.request.choices = []
 
     def _forget_ended(self) -> None:
         if self._ended:

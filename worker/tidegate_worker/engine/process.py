@@ -58,15 +58,17 @@ class ServerLink:
     def _read(self) -> None:
         frames = FrameDecoder()
         decoder = msgspec.msgpack.Decoder(ToEngine)
-        while True:
-            try:
-                data = self._connection.recv(_READ_BYTES)
-            except OSError:
-                data = b""
-            if not data:
-                os._exit(0)
-            for payload in frames.feed(data):
-                self.commands.put(decoder.decode(payload))
+        try:
+            while data := self._connection.recv(_READ_BYTES):
+                for payload in frames.feed(data):
+                    self.commands.put(decoder.decode(payload))
+        except OSError:
+            pass  # a reset: the server is gone, just as at the end of the stream
+        except (ValueError, msgspec.DecodeError):
+            # Without this thread no command would ever arrive again: better an end that the server sees.
+            _logger.exception("the server sent what is no command")
+            os._exit(1)
+        os._exit(0)
 
 
 def serve(engine: Engine, link: ServerLink) -> None:

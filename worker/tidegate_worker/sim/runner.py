@@ -3,7 +3,6 @@
 Token ids: 0 to 255 are bytes, 256 ends the answer, 257 and up are reserved for a tokenizer's specials.
 """
 
-from collections import Counter
 from collections.abc import Callable
 
 from tidegate_worker.engine.batch import ModelInfo, SampledToken, ScheduledBatch, ScheduledSequence, StepResult
@@ -71,11 +70,19 @@ class SimSampler:
 class _Block:
     """What a block's slots hold: the fingerprint of the whole context up to and including each written slot."""
 
-    __slots__ = ("before", "contexts")
+    __slots__ = ("after", "before", "contexts")
 
     def __init__(self, before: int) -> None:
         self.before = before
         self.contexts: list[int] = []
+        self.after: int | None = None
+        """The last slot's, once that is written."""
+
+    def write(self, offset: int, context: int, block_size: int) -> None:
+        """Write a slot; what stood in later ones belonged to another context and is void."""
+        del self.contexts[offset:]
+        self.contexts.append(context)
+        self.after = context if offset + 1 == block_size else None
 
 
 class SimRunner:
@@ -130,27 +137,38 @@ class SimRunner:
     def _check_batch(self, batch: ScheduledBatch) -> None:
         if not batch.sequences:
             raise InvalidBatchError("an empty batch")
-        holders = Counter(block_id for sequence in batch.sequences for block_id in sequence.block_ids)
+        written = self._written_blocks(batch)
         chunks_seen = False
         for sequence in batch.sequences:
-            self._check_shape(sequence)
-            written = sequence.block_ids[sequence.start // self.info.block_size :]
-            if any(holders[block_id] > 1 for block_id in written):
-                raise InvalidBatchError(f"sequence {sequence.sequence_id} writes a block that another one holds")
+            held = self._check_shape(sequence)
+            if any(written[block_id] != sequence.sequence_id for block_id in held & written.keys()):
+                raise InvalidBatchError(f"sequence {sequence.sequence_id} holds a block that another one writes")
             is_chunk = len(sequence.token_ids) > 1
             if chunks_seen and not is_chunk and sequence.generated > 0 and sequence.sample:
                 raise InvalidBatchError(f"sequence {sequence.sequence_id} decodes after prefill chunks")
             chunks_seen = chunks_seen or is_chunk
 
-    def _check_shape(self, sequence: ScheduledSequence) -> None:
+    def _written_blocks(self, batch: ScheduledBatch) -> dict[int, int]:
+        """Every block that this step writes, and by which sequence."""
+        written: dict[int, int] = {}
+        for sequence in batch.sequences:
+            for block_id in sequence.block_ids[sequence.start // self.info.block_size :]:
+                if written.setdefault(block_id, sequence.sequence_id) != sequence.sequence_id:
+                    raise InvalidBatchError(f"sequence {sequence.sequence_id} writes a block that another one writes")
+        return written
+
+    def _check_shape(self, sequence: ScheduledSequence) -> set[int]:
+        """The set of its blocks, if tokens and blocks fit each other."""
         blocks = sequence.block_ids
         end = sequence.start + len(sequence.token_ids)
         if not sequence.token_ids:
             raise InvalidBatchError(f"sequence {sequence.sequence_id} computes nothing")
         if end > len(blocks) * self.info.block_size or end > self.info.max_model_tokens:
             raise InvalidBatchError(f"sequence {sequence.sequence_id}: {len(blocks)} blocks do not cover {end} tokens")
-        if len(set(blocks)) != len(blocks) or not all(0 <= block_id < self.info.total_blocks for block_id in blocks):
+        held = set(blocks)
+        if len(held) != len(blocks) or min(blocks) < 0 or max(blocks) >= self.info.total_blocks:
             raise InvalidBatchError(f"sequence {sequence.sequence_id} holds a block twice, or one that does not exist")
+        return held
 
     def _compute(self, sequence: ScheduledSequence) -> int:
         """Write the sequence's tokens; the fingerprint of its context after them."""
@@ -166,8 +184,7 @@ class SimRunner:
                 self._blocks[block_id] = _Block(context)
             block = self._blocks[block_id]
             context = extend_context(context, token_id)
-            del block.contexts[offset:]
-            block.contexts.append(context)
+            block.write(offset, context, self.info.block_size)
             position += 1
             self._compare(sequence, position, context)
         highest = self._known.get(sequence.sequence_id, (0, 0))[0]
@@ -177,18 +194,19 @@ class SimRunner:
 
     def _read(self, sequence: ScheduledSequence) -> int:
         """The fingerprint of the positions before `start`, as attention would find them through the block table."""
+        full, rest = divmod(sequence.start, self.info.block_size)
         context = _EMPTY_CONTEXT
-        remaining = sequence.start
-        for block_id in sequence.block_ids:
-            if remaining <= 0:
-                break
+        for block_id in sequence.block_ids[:full]:
             block = self._blocks.get(block_id)
-            used = min(remaining, self.info.block_size)
-            if block is None or block.before != context or len(block.contexts) < used:
+            if block is None or block.before != context or block.after is None:
                 raise InvalidBatchError(f"sequence {sequence.sequence_id}: block {block_id} does not hold its tokens")
-            context = block.contexts[used - 1]
-            remaining -= used
-        return context
+            context = block.after
+        if rest == 0:
+            return context
+        last = self._blocks.get(sequence.block_ids[full])
+        if last is None or last.before != context or len(last.contexts) < rest:
+            raise InvalidBatchError(f"sequence {sequence.sequence_id}: its last block does not hold its tokens")
+        return last.contexts[rest - 1]
 
     def _compare(self, sequence: ScheduledSequence, tokens: int, context: int) -> None:
         known = self._known.get(sequence.sequence_id)
