@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _MAX_QUEUED_REQUESTS = 16
 _MAX_QUEUED_BYTES = 256 << 10
 _LINGER_SECONDS = 5.0
+_LINGER_BYTES = 64 << 20
+"""Dropped beyond the largest body while the client reads why it was refused."""
 
 
 class ClientConnection(asyncio.Protocol):
@@ -216,7 +218,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _drop(self, data: bytes) -> None:
         self._lingered_bytes += len(data)
-        if self._lingered_bytes > self._limits.max_body_bytes and self._transport is not None:
+        if self._lingered_bytes > self._limits.max_body_bytes + _LINGER_BYTES and self._transport is not None:
             self._transport.abort()
 
     def _pause_reading(self) -> None:

@@ -41,6 +41,7 @@ class RequestReader:
     __slots__ = (
         "_body",
         "_chunks",
+        "_completed",
         "_fields",
         "_head",
         "_head_bytes",
@@ -69,6 +70,7 @@ class RequestReader:
         self._chunks: bytearray | None = None
         self._upgrade_head: RequestHead | None = None
         self._refusal: ApiError | None = None
+        self._completed = 0
         self.body_bytes = 0
         self.in_message = False
         self.began_head = False
@@ -86,8 +88,8 @@ class RequestReader:
         """Take bytes from the socket."""
         if self.refused:
             return
-        if self.in_message and self._head is None:
-            self._head_bytes += len(data)
+        in_head = self.in_message and self._head is None
+        completed = self._completed
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -101,8 +103,14 @@ class RequestReader:
         except httptools.HttpParserError as error:
             self._refuse(ApiError(ApiErrorKind.INVALID, f"the request is not valid HTTP/1.1: {error}"))
         else:
-            if self._head_bytes > self._limits.max_header_bytes and self._head is None and self.in_message:
-                self._refuse(self._headers_too_large())
+            if self.in_message and self._head is None:
+                self._bound_partial_head(len(data) if in_head or completed == self._completed else 0)
+
+    def _bound_partial_head(self, size: int) -> None:
+        """Count what arrived of a head that is not complete: one field without end never reaches a callback."""
+        self._head_bytes += size
+        if self._head_bytes > self._limits.max_header_bytes:
+            self._refuse(self._headers_too_large())
 
     def refuse(self, error: ApiError) -> Arrived:
         """Give up the request that is being read; what there is of it, with the error."""
@@ -198,6 +206,7 @@ class RequestReader:
         self.expects_continue = False
         if self._fields:
             self._fields = []
+        self._completed += 1
         self._on_request(Arrived(head, body, None))
 
     # --- bounds -------------------------------------------------------------------------------------------------------
