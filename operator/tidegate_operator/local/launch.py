@@ -54,6 +54,7 @@ def launch(pool: InferencePool, options: LaunchOptions) -> Launch:
     Raises PlanError, AlreadyRunningError, PortInUseError or StateError, each before any process exists.
     """
     count = len(worker_names(pool))
+    identity = _own_identity()
     folder = PoolFolder(options.home, pool.metadata.name)
     lock = folder.acquire()
     try:
@@ -68,7 +69,6 @@ def launch(pool: InferencePool, options: LaunchOptions) -> Launch:
             programs=options.programs,
         )
         plan = plan_local(pool, this_machine(), placement)
-        identity = _own_identity()
     except BaseException:
         lock.close()
         raise
@@ -94,7 +94,7 @@ def end_survivors(folder: PoolFolder) -> int:
 def _own_identity() -> ProcessIdentity:
     identity = identify(os.getpid())
     if identity is None:
-        raise StateError("/proc is not mounted; local pools need it to tell processes apart")
+        raise StateError("local pools need Linux with /proc mounted, to tell processes apart")
     return identity
 
 

@@ -77,7 +77,8 @@ class PoolFolder:
         Raises AlreadyRunningError when another process is, StateError when the folder cannot be written.
         """
         try:
-            self.logs.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.logs.mkdir(exist_ok=True)
             lock = self._lock.open("ab")
         except OSError as error:
             raise StateError(
