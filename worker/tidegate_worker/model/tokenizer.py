@@ -58,7 +58,11 @@ class Tokenizer:
         is taken as plain text. A lone surrogate raises UnicodeEncodeError.
         """
         backend = self.backend if allow_special else self._literal_backend
-        ids: list[int] = backend.encode(text, add_special_tokens=add_bos).ids
+        try:
+            ids: list[int] = backend.encode(text, add_special_tokens=add_bos).ids
+        except TypeError:
+            text.encode()  # says where the lone surrogate is
+            raise
         return ids
 
     def encode_chat(self, rendered: str) -> list[int]:

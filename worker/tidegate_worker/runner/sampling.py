@@ -109,7 +109,7 @@ def _pick(weights: Tensor, sequences: Sequence[ScheduledSequence]) -> Tensor:
     """Index of each row's draw by inverse distribution; never one of weight zero. weights: (rows, choices) fp64."""
     draws = [uniform(item.params.seed, item.choice_index, item.generated) for item in sequences]
     cumulative = weights.cumsum(dim=-1)
-    totals = cumulative[:, -1:]
+    totals = cumulative[:, -1:].contiguous()
     targets = torch.tensor(draws, dtype=torch.float64, device=weights.device).unsqueeze(1) * totals
     picks = torch.searchsorted(cumulative, targets, right=True).squeeze(1)
     # Rounding can carry a target to the very end: the last choice that has weight takes it.

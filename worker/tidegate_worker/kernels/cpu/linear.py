@@ -14,7 +14,9 @@ from torch import Tensor
 from torch.nn import functional
 
 PROBE_ROWS = (1, 8, 16)
-PROBE_ROUNDS = 5
+PROBE_ROUNDS = 4
+PROBE_COPIES = 4
+PROBE_WEIGHTS = 8_000_000
 WIDE_FEATURES = 16_384
 PLAIN_ROWS = 2
 PREFERENCE = 0.9
@@ -112,7 +114,7 @@ def _choose(weight: Tensor) -> str:
         return "wide"
     # Every candidate multiplies fresh copies of the weight in turn, as layers do: a weight that stays in the
     # processor's cache would flatter the layout that streams worst.
-    copies = 1 + min(15, 32_000_000 // weight.numel())
+    copies = min(PROBE_COPIES, 1 + PROBE_WEIGHTS // weight.numel())
     times = {
         name: _seconds([_LAYOUTS[name](weight.clone(), None) for _ in range(copies)], weight.shape[1])
         for name in ("transposed", "packed")
