@@ -24,6 +24,7 @@ DEFAULT_BYTES_PER_TOKEN = 4.0
 MAX_MODEL_CHARACTERS = 256
 
 _MESSAGES_PROBE_BYTES = 48
+_SHORT_BODY_BYTES = 4_096
 _PATH_IN_ERROR = re.compile(r"^(?P<what>.*) - at `\$\.?(?P<path>.*)`$")
 _OPENINGS = {ord("["): "a list", ord('"'): "a string", ord("{"): "an object", ord("n"): "null", ord("t"): "a boolean"}
 _OPENINGS[ord("f")] = "a boolean"
@@ -100,7 +101,7 @@ def parse_request(
         return problem
     max_tokens = fields.max_completion_tokens if fields.max_completion_tokens is not None else fields.max_tokens
     options = fields.stream_options
-    return Request(
+    request = Request(
         id=request_id,
         api=path,
         model=fields.model or "",
@@ -111,14 +112,9 @@ def parse_request(
         max_tokens=max_tokens or 0,
         stream=fields.stream is True,
         wants_usage=options is not None and options.include_usage is True,
-        session=headers.session,
-        parent_session=headers.parent_session,
-        tenant=headers.tenant,
-        priority=headers.priority,
-        slo_ttft_ms=headers.slo_ttft_ms,
-        slo_tpot_ms=headers.slo_tpot_ms,
         body=body,
     )
+    return request if headers is NO_HEADER_FIELDS else _with_headers(request, headers)
 
 
 def parse_passthrough(path: str, body: bytes, request_id: str) -> Request:
@@ -132,12 +128,25 @@ def parse_passthrough(path: str, body: bytes, request_id: str) -> Request:
     return Request(id=request_id, api=path, model=model or "", prompt_tokens_estimate=1, body=body)
 
 
+def _with_headers(request: Request, headers: HeaderFields) -> Request:
+    return msgspec.structs.replace(
+        request,
+        session=headers.session,
+        parent_session=headers.parent_session,
+        tenant=headers.tenant,
+        priority=headers.priority,
+        slo_ttft_ms=headers.slo_ttft_ms,
+        slo_tpot_ms=headers.slo_tpot_ms,
+    )
+
+
 def _model_problem(model: str | None, body: bytes, prompt: bytes, tools: bytes) -> ApiError | None:
     if model is None:
         return _invalid("model", "this field is required: name the model that should answer")
     if not model or len(model) > MAX_MODEL_CHARACTERS:
         return _invalid("model", f"expected 1 to {MAX_MODEL_CHARACTERS} characters, got {len(model)}")
-    if _outside(_outside(body, prompt), tools).count(b'"model"') > 1 and _repeats_model(body):
+    searched = body if len(body) < _SHORT_BODY_BYTES else _outside(_outside(body, prompt), tools)
+    if searched.count(b'"model"') > 1 and _repeats_model(body):
         return _invalid("model", "this key stands twice in the body; keep one")
     return None
 

@@ -16,8 +16,14 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     predicted_cached_tokens: int
     uncached_tokens: int
     """Estimated prompt tokens that this endpoint must compute; what the Ticket charges in flight."""
-    scores: tuple[tuple[str, float], ...]
-    """(endpoint name, weighted score) of every candidate, for debug headers."""
+    candidates: tuple[Endpoint, ...]
+    totals: list[float]
+    """The weighted score of each candidate, in their order."""
+
+    @property
+    def scores(self) -> tuple[tuple[str, float], ...]:
+        """(endpoint name, weighted score) of every candidate, for debug headers."""
+        return tuple((each.name, total) for each, total in zip(self.candidates, self.totals, strict=True))
 
 
 class Rejected(msgspec.Struct, frozen=True, gc=False):

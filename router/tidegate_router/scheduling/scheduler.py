@@ -53,24 +53,18 @@ class Scheduler:
         request = placement.request
         candidates = self._eligible_endpoints(request.model)
         if tried:
-            candidates = tuple(each for each in candidates if not tried >> each.slot & 1)
+            candidates = tuple([each for each in candidates if not tried >> each.slot & 1])
         if not candidates:
             return self._rejected(request.model, tried)
         matched = placement.matched = self._index.match(placement.hashes)
         if len(candidates) > MAX_CANDIDATES_ALL:
             candidates = self._sample(candidates, matched)
         tokens = request.prompt_tokens_estimate
-        cached = self._cached_tokens(placement, matched) if matched else {}
-        context = SchedulingContext(tokens, cached, self._table.load, candidates)
-        scores = [0.0] * len(candidates)
-        for scorer, weight in self._profile.scorers:
-            preference = scorer.score(context, candidates)
-            if preference is not None:
-                scores = [a + weight * b for a, b in zip(scores, preference, strict=True)]
+        cached = self._cached_tokens(request, matched) if matched else {}
+        scores = self._scores(SchedulingContext(tokens, cached, self._table.load, candidates), candidates)
         endpoint = candidates[self._profile.picker.pick(scores, self._randomness)]
         predicted = cached.get(endpoint.slot, 0)
-        named = tuple([(each.name, score) for each, score in zip(candidates, scores, strict=True)])
-        return Decision(endpoint, predicted, max(0, tokens - predicted), named)
+        return Decision(endpoint, predicted, tokens - predicted, candidates, scores)
 
     def observe_dispatch(self, placement: Placement, decision: Decision) -> None:
         """The request goes to the endpoint, which will hold its prefix: siblings may follow at once."""
@@ -134,8 +128,19 @@ class Scheduler:
             chosen.update((each.slot, each) for each in candidates if each.slot in deepest)
         return tuple(chosen.values())
 
-    def _cached_tokens(self, placement: Placement, matched: dict[int, int]) -> dict[int, int]:
-        request = placement.request
+    def _scores(self, context: SchedulingContext, candidates: tuple[Endpoint, ...]) -> list[float]:
+        scores: list[float] | None = None
+        for scorer, weight in self._profile.scorers:
+            preference = scorer.score(context, candidates)
+            if preference is None:
+                continue
+            if scores is None:
+                scores = preference if weight == 1.0 else [weight * each for each in preference]
+            else:
+                scores = [total + weight * each for total, each in zip(scores, preference, strict=True)]
+        return scores or [0.0] * len(candidates)
+
+    def _cached_tokens(self, request: Request, matched: dict[int, int]) -> dict[int, int]:
         tokens_per_byte = request.prompt_tokens_estimate / (len(request.messages) + len(request.head))
         cached: dict[int, int] = {}
         tokens = depth = 0

@@ -11,6 +11,7 @@ front; an endpoint holds at most `capacity_chunks`; an entry exists only while s
 
 from bisect import bisect_right
 from collections import OrderedDict
+from functools import lru_cache
 from itertools import accumulate
 from typing import Final
 
@@ -22,8 +23,8 @@ DEFAULT_CAPACITY_CHUNKS = 32_768
 MAX_DOUBTS = 1_024
 
 # (chunk bytes, how many): fine where prompts differ, coarse where they are long; 64 bytes is about one 16-token block.
-# 2 KB has 10 chunks, 64 KB has 62, and nothing beyond 4 MB (a million tokens) is looked at.
-_LADDER = ((64, 2), (128, 1), (256, 7), (512, 12), (1_024, 24), (2_048, 16), (4_096, 48), (16_384, 48), (65_536, 48))
+# 2 KB has 10 chunks, 64 KB has 50, and nothing beyond 4 MB (a million tokens) is looked at.
+_LADDER = ((64, 2), (128, 1), (256, 7), (512, 4), (1_024, 12), (2_048, 24), (4_096, 48), (16_384, 48), (65_536, 48))
 CHUNK_ENDS: Final = tuple(accumulate(size for size, count in _LADDER for _ in range(count)))
 
 # What a client appends to grows before the closing bracket or quote, which therefore belongs to no chunk.
@@ -36,10 +37,8 @@ def chunk_hashes(request: Request) -> list[int]:
     The first hash stands for model, adapter, salt and tools alone when there are tools: they precede every message.
     O(bytes of messages and tools), at most `CHUNK_ENDS[-1]` bytes of messages.
     """
+    digest = _root(request.model, request.adapter, request.salt)
     head = request.head
-    model, adapter, salt = request.model.encode(), request.adapter.encode(), request.salt.encode()
-    identity = b"%d %d %d %b%b%b" % (len(model), len(adapter), len(salt), model, adapter, salt)
-    digest = xxh3_64_intdigest(identity)
     hashes = []
     if head:
         digest = xxh3_64_intdigest(head, digest)
@@ -51,6 +50,13 @@ def chunk_hashes(request: Request) -> list[int]:
         hashes.append(digest)
         start = end
     return hashes
+
+
+@lru_cache(maxsize=256)
+def _root(model: str, adapter: str, salt: str) -> int:
+    """What a chain starts from; lengths come first, so that no two triples read the same."""
+    parts = (model.encode(), adapter.encode(), salt.encode())
+    return xxh3_64_intdigest(b"%d %d %d " % tuple(map(len, parts)) + b"".join(parts))
 
 
 def open_length(text: bytes) -> int:
@@ -117,9 +123,12 @@ class TextPrefixIndex:
         get, touch = holders.get, recency.move_to_end
         bit = 1 << slot
         for digest in reversed(self._believed(slot, hashes) if slot in self._doubts else hashes):
-            recency[digest] = None
-            touch(digest)
-            holders[digest] = get(digest, 0) | bit
+            bits = get(digest, 0)
+            if bits & bit:
+                touch(digest)
+            else:
+                holders[digest] = bits | bit
+                recency[digest] = None
         while len(recency) > self.capacity_chunks:
             self._release(recency.popitem(last=False)[0], bit)
 

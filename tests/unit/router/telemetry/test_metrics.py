@@ -1,8 +1,9 @@
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from router_state import make_table
-from tidegate_router.telemetry.metric_names import MAX_MODEL_LABELS, METRICS
+from tidegate_router.telemetry.metric_names import FAULT_REASONS, MAX_MODEL_LABELS, METRICS
 from tidegate_router.telemetry.metrics import Histogram, RouterMetrics
+from tidegate_router.upstream.faults import Fault
 
 
 def samples_of(metrics: RouterMetrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -33,6 +34,10 @@ def test_exposition_has_every_metric_as_listed_and_no_other() -> None:
         assert (family.type, family.documentation) == (metric.kind, metric.help)
         labels = {label for sample in family.samples for label in sample.labels} - {"le"}
         assert labels == set(metric.labels)
+
+
+def test_every_fault_has_a_label() -> None:
+    assert {fault.value for fault in Fault} == FAULT_REASONS
 
 
 def test_requests_and_latencies() -> None:
