@@ -42,10 +42,10 @@ def up(
     router_module: RouterModule = ROUTER_MODULE,
 ) -> None:
     """Start a pool's workers and router on this machine."""
-    from tidegate_cli.manifest import read_pool
+    from tidegate_cli.manifest import read_local_pool
     from tidegate_cli.up import run_detached, run_foreground
 
-    pool = read_pool(manifest)
+    pool = read_local_pool(manifest)
     options = _launch_options(timeout_seconds, worker_module, router_module)
     out, err = _console(), _console(stderr=True)
     if detach:
@@ -132,9 +132,9 @@ def demo(
     from dataclasses import replace
 
     from tidegate_cli.demo import run_demo
-    from tidegate_cli.manifest import read_pool
+    from tidegate_cli.manifest import read_local_pool
 
-    pool = read_pool(manifest)
+    pool = read_local_pool(manifest)
     options = replace(_launch_options(timeout_seconds, worker_module, router_module), other_port_if_taken=True)
     shown = _console(stderr=as_json)
     raise typer.Exit(run_demo(pool, options, shown, once=once, json_out=sys.stdout if as_json else None))
@@ -154,18 +154,19 @@ def sim_worker(context: typer.Context) -> None:
 
 @app.command()
 def validate(manifest: Manifest) -> None:
-    """Check a manifest and say what it would run."""
-    from tidegate_operator.plan.local import worker_names
+    """Check a manifest and say what it would run here."""
+    from tidegate_operator.plan.local import PlanError, worker_names
 
     from tidegate_cli.manifest import read_pool
 
     pool = read_pool(manifest)
     listen = pool.spec.router.listen
-    port = listen.port or "a free port"
-    typer.echo(
-        f"{manifest}: valid; pool {pool.metadata.name}: workers {', '.join(worker_names(pool))}, "
-        f"router on {listen.host}, {'port ' if listen.port else ''}{port}"
-    )
+    port = f"port {listen.port}" if listen.port else "a free port"
+    try:
+        here = f"workers {', '.join(worker_names(pool))}, router on {listen.host}, {port}"
+    except PlanError as error:
+        here = f"not for `tidegate up`: {error}"
+    typer.echo(f"{manifest}: valid; pool {pool.metadata.name}: {here}")
 
 
 @app.command()

@@ -46,7 +46,6 @@ def write(path: Path, document: object) -> Path:
         ("apiVersion: v1\nkind: Pod\n", "apiVersion"),
         (yaml.safe_dump(pool_document(worker={"replicas": "two"})), "spec.workers[0].replicas: expected an integer"),
         (yaml.safe_dump(pool_document(worker={"replica": 2})), "replicas"),
-        (yaml.safe_dump(pool_document(replicas=0)), "spec.workers: no worker has replicas"),
         ("\x00", "pool.yaml: "),
     ],
 )
@@ -75,6 +74,16 @@ def test_a_file_that_is_no_manifest_is_told(
     code, _, err = tidegate("validate", str(manifest))
     assert code == 2
     assert message in err
+
+
+def test_a_pool_without_workers_is_valid_but_not_for_up(tidegate: Tidegate, tmp_path: Path) -> None:
+    manifest = write(tmp_path / "pool.yaml", pool_document(name="chat", replicas=0))
+    code, out, _ = tidegate("validate", str(manifest))
+    assert code == 0
+    assert "valid; pool chat: not for `tidegate up`: spec.workers: no worker has replicas" in out
+    code, _, err = tidegate("up", str(manifest))
+    assert code == 2
+    assert err.startswith(f"error: {manifest}: spec.workers: no worker has replicas")
 
 
 def test_a_folder_is_no_manifest(tidegate: Tidegate, tmp_path: Path) -> None:
