@@ -278,9 +278,10 @@ class LoadOutcome:
         return {user: verdict for user, verdict in self.verdicts.items() if verdict.ending in endings}
 
     def summary(self) -> dict[str, Any]:
-        """Counts, and the first few that were not OK, for a test's message."""
-        odd = [(user, str(verdict)) for user, verdict in self.verdicts.items() if verdict.ending is not Ending.OK]
-        return {"endings": {ending.value: count for ending, count in self.endings.items()}, "first": odd[:3]}
+        """Counts, and the worst few that were not OK, for a test's message."""
+        worst = sorted(self.verdicts.items(), key=lambda item: list(Ending).index(item[1].ending), reverse=True)
+        odd = [(user, str(verdict)) for user, verdict in worst if verdict.ending is not Ending.OK]
+        return {"endings": {ending.value: count for ending, count in self.endings.items()}, "worst": odd[:3]}
 
 
 async def run_load(port: int, chats: list[Chat], *, connections: int, timeout_seconds: float = 10.0) -> LoadOutcome:

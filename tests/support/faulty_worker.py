@@ -11,7 +11,7 @@ from typing import Self
 
 from echo_answers import MODEL
 from scripted_http import EndOfConversation, Received, Request, Sender, read_request
-from worker_faults import SCRIPTS, Fault, answer_well
+from worker_faults import SCRIPTS, Fault, Script, answer_well
 
 
 class FaultyWorker:
@@ -27,8 +27,18 @@ class FaultyWorker:
         self.received = Received()
         self.port = port
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._script: Script | None = None
         self._stopping: asyncio.Event | None = None
         self._thread: threading.Thread | None = None
+
+    @property
+    def script(self) -> Script:
+        """What answers a chat completion: the fault's script, or one that a test has set instead."""
+        return self._script or SCRIPTS.get(self.fault, answer_well)
+
+    @script.setter
+    def script(self, script: Script | None) -> None:
+        self._script = script
 
     @property
     def url(self) -> str:
@@ -93,6 +103,6 @@ class FaultyWorker:
             self.received.users[str(request.document.get("user"))] += 1
             self.received.bodies = [*self.received.bodies[-999:], request.body]
             self.received.headers = [*self.received.headers[-999:], request.headers]
-            await SCRIPTS.get(self.fault, answer_well)(request, sender)
+            await self.script(request, sender)
         else:
             await sender.json(404, {"error": {"message": f"no route {request.path}", "type": "invalid_request_error"}})

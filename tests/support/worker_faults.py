@@ -8,6 +8,8 @@ from enum import Enum
 from echo_answers import completion, error_event, events
 from scripted_http import Request, Sender, head
 
+LONG_STREAM_EVENTS = 2_000
+
 
 class Fault(Enum):
     """What goes wrong with a chat completion; the health check and /v1/models are not affected."""
@@ -38,8 +40,12 @@ class Fault(Enum):
     CLOSE_AT_REUSE = "answers well, and closes its connection when a second request comes on it"
     SLOW_DRIP = "a correct answer, a few bytes at a time"
     EARLY_HINTS = "a correct answer after 100 and 103 answers"
+    LONG_STREAM = "a correct stream of eight megabytes"
     ENDLESS = "a stream that never ends, as fast as it is read"
 
+
+STREAMS_ONLY = {Fault.STREAM_CLOSED, Fault.ERROR_EVENT_FIRST, Fault.ERROR_EVENT_MIDDLE, Fault.STREAM_WITHOUT_DONE}
+"""Faults that only a request for a stream can meet."""
 
 Script = Callable[[Request, Sender], Awaitable[None]]
 
@@ -201,12 +207,27 @@ async def _early_hints(request: Request, sender: Sender) -> None:
     await answer_well(request, sender)
 
 
-async def _endless(request: Request, sender: Sender) -> None:
+async def _long_stream(request: Request, sender: Sender) -> None:
+    first, *pieces, finish, done = events(_user(request))
+    filler = _filler_event()
     await _stream_head(sender)
-    filler = b"data: " + json.dumps({"choices": [{"index": 0, "delta": {"content": "x" * 4000}}]}).encode() + b"\n\n"
+    await sender.chunk(first)
+    for _ in range(LONG_STREAM_EVENTS - 3 - len(pieces)):
+        await sender.chunk(filler)
+    for event in (*pieces, finish, done, b""):
+        await sender.chunk(event)
+
+
+async def _endless(request: Request, sender: Sender) -> None:
+    filler = _filler_event()
+    await _stream_head(sender)
     await sender.chunk(events(_user(request))[0])
     while True:
         await sender.chunk(filler)
+
+
+def _filler_event() -> bytes:
+    return b"data: " + json.dumps({"choices": [{"index": 0, "delta": {"content": "x" * 4000}}]}).encode() + b"\n\n"
 
 
 SCRIPTS: dict[Fault, Script] = {
@@ -235,5 +256,6 @@ SCRIPTS: dict[Fault, Script] = {
     Fault.CLOSE_AT_REUSE: _close_at_reuse,
     Fault.SLOW_DRIP: _slow_drip,
     Fault.EARLY_HINTS: _early_hints,
+    Fault.LONG_STREAM: _long_stream,
     Fault.ENDLESS: _endless,
 }
