@@ -170,6 +170,22 @@ async def test_a_killed_engine_ends_its_requests_and_says_how_it_died() -> None:
         assert late.reasons == ["error"]
 
 
+async def test_an_engine_that_is_stuck_is_seen_by_its_silence() -> None:
+    async with running(make_settings(step_seconds=0.01)) as client:
+        assert client.silent_seconds == 0
+        listener = Listener()
+        client.submit(make_submit("r", b"hello", max_tokens=1000), listener)
+        await listener.until(lambda one: len(one.outputs) > 2)
+        os.kill(client.pid, signal.SIGSTOP)
+        try:
+            await eventually(lambda: client.silent_seconds > 0.5, lambda: client.silent_seconds)
+        finally:
+            os.kill(client.pid, signal.SIGCONT)
+        await eventually(lambda: client.silent_seconds < 0.5, lambda: client.silent_seconds)
+        client.abort("r")
+        assert client.silent_seconds == 0
+
+
 async def test_a_handler_that_fails_hurts_only_its_own_request(caplog: pytest.LogCaptureFixture) -> None:
     def broken(_output: ChoiceOutput) -> None:
         raise LookupError("a bug of the server")

@@ -97,6 +97,7 @@ class EngineClient:
         self._requests: dict[str, _OpenRequest] = {}
         self._closing = False
         self._failure: EngineFailed | None = None
+        self._heard_at = loop.time()
         self.failed: asyncio.Future[EngineFailed] = loop.create_future()
         """Done when the engine ends although nobody closed it. Its result says why; it never holds an exception."""
         self.on_step: list[Callable[[StepOutput], None]] = []
@@ -143,6 +144,14 @@ class EngineClient:
         """The engine process."""
         return self._process.pid
 
+    @property
+    def silent_seconds(self) -> float:
+        """How long the engine has owed an answer and said nothing; 0 while no request is open.
+
+        Every step is heard, so more than the longest step means a stuck engine, however alive its process looks.
+        """
+        return asyncio.get_running_loop().time() - self._heard_at if self._requests else 0.0
+
     def submit(self, message: Submit, on_output: Callable[[ChoiceOutput], None]) -> None:
         """Hand over a request. `on_output` is called on the event loop, never from inside this call; must not block.
 
@@ -154,6 +163,8 @@ class EngineClient:
             raise EngineClosedError("the engine is closed")
         if message.request_id in self._requests:
             raise ValueError(f"request id {message.request_id} is in use")
+        if not self._requests:
+            self._heard_at = asyncio.get_running_loop().time()
         self._requests[message.request_id] = _OpenRequest(on_output, message.params.n)
         if self._lost.done():
             asyncio.get_running_loop().call_soon(self._fail_request, message.request_id)
@@ -209,6 +220,7 @@ class EngineClient:
             self._transport.write(frame(self._encoder.encode(message)))
 
     def _receive(self, message: FromEngine) -> None:
+        self._heard_at = asyncio.get_running_loop().time()
         match message:
             case StepOutput():
                 self._hear_step(message)
