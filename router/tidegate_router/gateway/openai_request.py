@@ -25,6 +25,7 @@ MAX_MODEL_CHARACTERS = 256
 
 _MESSAGES_PROBE_BYTES = 48
 _SHORT_BODY_BYTES = 4_096
+_MAX_EMPTY_LIST_BYTES = 64
 _PATH_IN_ERROR = re.compile(r"^(?P<what>.*) - at `\$\.?(?P<path>.*)`$")
 _OPENINGS = {ord("["): "a list", ord('"'): "a string", ord("{"): "an object", ord("n"): "null", ord("t"): "a boolean"}
 _OPENINGS[ord("f")] = "a boolean"
@@ -96,15 +97,20 @@ def parse_request(
     tools = b"" if fields.tools is _ABSENT else bytes(fields.tools)
     field, raw = ("messages", fields.messages) if path == CHAT_PATH else ("prompt", fields.prompt)
     prompt = bytes(raw)
-    problem = _model_problem(fields.model, body, prompt, tools) or _prompt_problem(field, prompt)
-    if problem:
-        return problem
+    model = fields.model or ""
+    if not 0 < len(model) <= MAX_MODEL_CHARACTERS or (prompt[:1] != b"[" and (prompt[:1] != b'"' or path == CHAT_PATH)):
+        return _missing_or_wrong(fields.model, field, prompt)
+    if len(prompt) < _MAX_EMPTY_LIST_BYTES and prompt[1:].strip() == b"]":
+        return _invalid(field, "expected at least one element, got an empty list")
+    searched = body if len(body) < _SHORT_BODY_BYTES else _outside(_outside(body, prompt), tools)
+    if searched.count(b'"model"') > 1 and _repeats_model(body):
+        return _invalid("model", "this key stands twice in the body; keep one")
     max_tokens = fields.max_completion_tokens if fields.max_completion_tokens is not None else fields.max_tokens
     options = fields.stream_options
     request = Request(
         id=request_id,
         api=path,
-        model=fields.model or "",
+        model=model,
         salt=fields.cache_salt or "",
         head=b"" if tools in (b"null", b"[]") else tools,
         messages=prompt,
@@ -140,29 +146,15 @@ def _with_headers(request: Request, headers: HeaderFields) -> Request:
     )
 
 
-def _model_problem(model: str | None, body: bytes, prompt: bytes, tools: bytes) -> ApiError | None:
+def _missing_or_wrong(model: str | None, field: str, prompt: bytes) -> ApiError:
     if model is None:
         return _invalid("model", "this field is required: name the model that should answer")
-    if not model or len(model) > MAX_MODEL_CHARACTERS:
+    if not 0 < len(model) <= MAX_MODEL_CHARACTERS:
         return _invalid("model", f"expected 1 to {MAX_MODEL_CHARACTERS} characters, got {len(model)}")
-    searched = body if len(body) < _SHORT_BODY_BYTES else _outside(_outside(body, prompt), tools)
-    if searched.count(b'"model"') > 1 and _repeats_model(body):
-        return _invalid("model", "this key stands twice in the body; keep one")
-    return None
-
-
-def _prompt_problem(field: str, prompt: bytes) -> ApiError | None:
     if not prompt:
         return _invalid(field, "this field is required")
-    opening = prompt[0]
-    if opening == ord("["):
-        if prompt[1:].lstrip()[:1] == b"]" if len(prompt) < 64 else False:
-            return _invalid(field, "expected at least one element, got an empty list")
-        return None
-    if field == "prompt" and opening == ord('"'):
-        return None
     expected = "a list of messages" if field == "messages" else "a string or a list"
-    return _invalid(field, f"expected {expected}, got {_OPENINGS.get(opening, 'a number')}")
+    return _invalid(field, f"expected {expected}, got {_OPENINGS.get(prompt[0], 'a number')}")
 
 
 def _outside(body: bytes, part: bytes) -> bytes:

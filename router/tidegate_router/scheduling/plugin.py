@@ -3,7 +3,8 @@
 A request goes through filters (who may), scorers (how good, 0 to 1 each, weighted and summed) and one picker.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from operator import itemgetter
 from typing import Protocol
 
 from tidegate_router.state.endpoints import Endpoint, LoadColumns
@@ -15,6 +16,22 @@ DECODE_TOKENS = 128
 """What one request in flight weighs beside its uncached prompt tokens: its decoding slows others by about as much."""
 
 
+class Candidates:
+    """Endpoints to choose between, and their entries in a load column at C speed. At least one."""
+
+    __slots__ = ("column", "endpoints", "slots")
+
+    def __init__(self, endpoints: tuple[Endpoint, ...]) -> None:
+        self.endpoints = endpoints
+        self.slots = slots = tuple([each.slot for each in endpoints])
+        self.column: Callable[[list[int]], tuple[int, ...]]
+        """From a load column to the candidates' entries, in their order."""
+        if len(slots) > 1:
+            self.column = itemgetter(*slots)
+        else:
+            self.column = lambda column: (column[slots[0]],)
+
+
 class SchedulingContext:
     """One request among its candidates: estimated tokens, what is cached where, and the load at this moment.
 
@@ -22,24 +39,27 @@ class SchedulingContext:
     work. Scorers that divide by it add up to one cost, whatever the size of the request.
     """
 
-    __slots__ = ("cached_tokens", "least_work", "load", "prompt_tokens", "scale", "work")
+    __slots__ = ("cached_tokens", "candidates", "least_work", "load", "most_work", "requests", "scale", "work")
 
     def __init__(
         self,
         prompt_tokens: int,
         cached_tokens: dict[int, int],
         load: LoadColumns,
-        candidates: Sequence[Endpoint],
+        candidates: Candidates,
     ) -> None:
-        self.prompt_tokens = prompt_tokens
+        self.candidates = candidates
         self.cached_tokens = cached_tokens
         """Predicted, by slot; slots without a match are absent."""
         self.load = load
-        tokens, requests = load.in_flight_tokens, load.in_flight_requests
-        self.work = work = [tokens[each.slot] + DECODE_TOKENS * requests[each.slot] for each in candidates]
-        """Work in flight per candidate, in prompt tokens."""
+        self.requests = requests = candidates.column(load.in_flight_requests)
+        """In flight, per candidate."""
+        tokens = candidates.column(load.in_flight_tokens)
+        self.work = work = [DECODE_TOKENS * a + b for a, b in zip(requests, tokens, strict=True)]
+        """In flight per candidate, in prompt tokens."""
         self.least_work = least = min(work)
-        self.scale = (prompt_tokens + max(work) - least) or 1
+        self.most_work = most = max(work)
+        self.scale = (prompt_tokens + most - least) or 1
 
 
 class Filter(Protocol):
@@ -53,7 +73,7 @@ class Filter(Protocol):
 class Scorer(Protocol):
     """Says how good each candidate is."""
 
-    def score(self, context: SchedulingContext, candidates: Sequence[Endpoint]) -> list[float] | None:
+    def score(self, context: SchedulingContext) -> list[float] | None:
         """One number in [0, 1] per candidate, in their order; more is better. None: all are equal to it."""
         ...
 

@@ -13,10 +13,10 @@ Endpoints that are out are never chosen: what heals is found by probes, not by c
 
 from tidegate_router.scheduling.decision import Decision, Rejected
 from tidegate_router.scheduling.placement import Placement
-from tidegate_router.scheduling.plugin import Randomness, SchedulingContext
+from tidegate_router.scheduling.plugin import Candidates, Randomness, SchedulingContext
 from tidegate_router.scheduling.profile import Profile
 from tidegate_router.state.endpoint_table import EndpointTable
-from tidegate_router.state.endpoints import Endpoint, Snapshot
+from tidegate_router.state.endpoints import Snapshot
 from tidegate_router.state.prefix_index import TextPrefixIndex, covered_bytes
 from tidegate_router.state.request import Request
 
@@ -42,7 +42,7 @@ class Scheduler:
         self._index = index
         self._randomness = randomness
         self._eligible_for: Snapshot | None = None
-        self._eligible: dict[str, tuple[Endpoint, ...]] = {}
+        self._eligible: dict[str, Candidates | None] = {}
 
     def prepare(self, request: Request) -> Placement:
         """Hash a request's prompt; to be kept for all of its attempts."""
@@ -52,23 +52,24 @@ class Scheduler:
         """The best endpoint whose slot is not in the bit set `tried`; a rejection when there is none."""
         request = placement.request
         candidates = self._eligible_endpoints(request.model)
-        if tried:
-            candidates = tuple([each for each in candidates if not tried >> each.slot & 1])
-        if not candidates:
+        if tried and candidates is not None:
+            candidates = _without(candidates, tried)
+        if candidates is None:
             return self._rejected(request.model, tried)
         matched = placement.matched = self._index.match(placement.hashes)
-        if len(candidates) > MAX_CANDIDATES_ALL:
+        if len(candidates.slots) > MAX_CANDIDATES_ALL:
             candidates = self._sample(candidates, matched)
         tokens = request.prompt_tokens_estimate
         cached = self._cached_tokens(request, matched) if matched else {}
-        scores = self._scores(SchedulingContext(tokens, cached, self._table.load, candidates), candidates)
-        endpoint = candidates[self._profile.picker.pick(scores, self._randomness)]
+        scores = self._scores(SchedulingContext(tokens, cached, self._table.load, candidates))
+        endpoint = candidates.endpoints[self._profile.picker.pick(scores, self._randomness)]
         predicted = cached.get(endpoint.slot, 0)
-        return Decision(endpoint, predicted, tokens - predicted, candidates, scores)
+        return Decision(endpoint, predicted, tokens - predicted, candidates.endpoints, scores)
 
     def observe_dispatch(self, placement: Placement, decision: Decision) -> None:
         """The request goes to the endpoint, which will hold its prefix: siblings may follow at once."""
-        self._index.insert(decision.endpoint.slot, placement.hashes)
+        slot = decision.endpoint.slot
+        self._index.insert(slot, placement.hashes, placement.matched.get(slot, 0))
 
     def observe_failure(self, placement: Placement, decision: Decision) -> None:
         """The attempt failed or was turned away before an answer: the endpoint holds only what it held before."""
@@ -98,47 +99,48 @@ class Scheduler:
         if not 0 < covered_bytes(request, predicted) - cached_bytes < MIN_CORRECTED_BYTES:
             self._index.correct(slot, hashes, predicted, _chunks_within(request, hashes, cached_bytes))
 
-    def _eligible_endpoints(self, model: str) -> tuple[Endpoint, ...]:
+    def _eligible_endpoints(self, model: str) -> Candidates | None:
         snapshot = self._table.snapshot
         if snapshot is not self._eligible_for:
             self._eligible.clear()
             self._eligible_for = snapshot
-        eligible = self._eligible.get(model)
-        if eligible is None:
-            filters = self._profile.filters
-            eligible = tuple(each for each in snapshot.endpoints if all(rule.keeps(each, model) for rule in filters))
-            if len(self._eligible) >= MAX_MODELS_KEPT:
-                self._eligible.clear()
-            self._eligible[model] = eligible
+        elif model in self._eligible:
+            return self._eligible[model]
+        filters = self._profile.filters
+        kept = tuple(each for each in snapshot.endpoints if all(rule.keeps(each, model) for rule in filters))
+        if len(self._eligible) >= MAX_MODELS_KEPT:
+            self._eligible.clear()
+        eligible = self._eligible[model] = Candidates(kept) if kept else None
         return eligible
 
     def _rejected(self, model: str, tried: int) -> Rejected:
         endpoints = self._table.snapshot.endpoints
-        if tried and self._eligible_endpoints(model):
+        if tried and self._eligible_endpoints(model) is not None:
             return Rejected("all-tried")
         if not endpoints or not model or any(each.may_serve(model) for each in endpoints):
             return Rejected("no-endpoints")
         return Rejected("model-not-found")
 
-    def _sample(self, candidates: tuple[Endpoint, ...], matched: dict[int, int]) -> tuple[Endpoint, ...]:
-        count, random = len(candidates), self._randomness
-        chosen = {each.slot: each for each in (candidates[int(random() * count)] for _ in range(SAMPLED))}
+    def _sample(self, candidates: Candidates, matched: dict[int, int]) -> Candidates:
+        endpoints, random = candidates.endpoints, self._randomness
+        count = len(endpoints)
+        chosen = {each.slot: each for each in (endpoints[int(random() * count)] for _ in range(SAMPLED))}
         if matched:
             deepest = set(list(matched)[-SAMPLED:])  # `match` records shallow slots first.
-            chosen.update((each.slot, each) for each in candidates if each.slot in deepest)
-        return tuple(chosen.values())
+            chosen.update((each.slot, each) for each in endpoints if each.slot in deepest)
+        return Candidates(tuple(chosen.values()))
 
-    def _scores(self, context: SchedulingContext, candidates: tuple[Endpoint, ...]) -> list[float]:
+    def _scores(self, context: SchedulingContext) -> list[float]:
         scores: list[float] | None = None
         for scorer, weight in self._profile.scorers:
-            preference = scorer.score(context, candidates)
+            preference = scorer.score(context)
             if preference is None:
                 continue
             if scores is None:
                 scores = preference if weight == 1.0 else [weight * each for each in preference]
             else:
                 scores = [total + weight * each for total, each in zip(scores, preference, strict=True)]
-        return scores or [0.0] * len(candidates)
+        return scores or [0.0] * len(context.work)
 
     def _cached_tokens(self, request: Request, matched: dict[int, int]) -> dict[int, int]:
         tokens_per_byte = request.prompt_tokens_estimate / (len(request.messages) + len(request.head))
@@ -150,6 +152,11 @@ class Scheduler:
                 tokens = int(covered_bytes(request, chunks) * tokens_per_byte)
             cached[slot] = tokens
         return cached
+
+
+def _without(candidates: Candidates, tried: int) -> Candidates | None:
+    kept = tuple([each for each in candidates.endpoints if not tried >> each.slot & 1])
+    return Candidates(kept) if kept else None
 
 
 def _chunks_within(request: Request, hashes: list[int], size: float) -> int:

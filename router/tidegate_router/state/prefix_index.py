@@ -114,11 +114,18 @@ class TextPrefixIndex:
         _record(matched, previous, depth)
         return matched
 
-    def insert(self, slot: int, hashes: list[int]) -> None:
-        """Note that an endpoint has, or is about to have, these prefixes; the least recently used ones make room."""
+    def insert(self, slot: int, hashes: list[int], known: int = 0) -> None:
+        """Note that an endpoint has, or is about to have, these prefixes; the least recently used ones make room.
+
+        `known` leading hashes are held already, as `match` said: they are refreshed only when room gets scarce.
+        """
         recency = self._recency.get(slot)
         if recency is None:
             recency = self._recency[slot] = OrderedDict()
+        elif known and len(recency) * 2 < self.capacity_chunks:
+            hashes = hashes[known:]
+            if not hashes:
+                return
         holders = self._holders
         get, touch = holders.get, recency.move_to_end
         bit = 1 << slot

@@ -5,14 +5,12 @@ each candidate by itself. So a chat stays where its history is, and a prefix tha
 sending all of the traffic to one worker: past the bound another worker computes it once and holds it as well.
 """
 
-from collections.abc import Sequence
 from typing import Annotated
 
 from msgspec import Meta
 from tidegate_crds.router_spec import ApiStruct
 
 from tidegate_router.scheduling.plugin import SchedulingContext
-from tidegate_router.state.endpoints import Endpoint
 
 
 class PrefixCacheParameters(ApiStruct, frozen=True, kw_only=True):
@@ -34,18 +32,16 @@ class PrefixCacheScorer:
         self._slack = parameters.slack_requests
         self._fade = parameters.fade_requests
 
-    def score(self, context: SchedulingContext, candidates: Sequence[Endpoint]) -> list[float] | None:
+    def score(self, context: SchedulingContext) -> list[float] | None:
         cached = context.cached_tokens
         if not cached:
             return None
-        requests, scale = context.load.in_flight_requests, context.scale
-        counts = [requests[each.slot] for each in candidates]
-        least, most = min(counts), max(counts)
-        full = self._factor * ((sum(counts) / len(counts) + least) / 2 + 1) + self._slack - 1
-        if most <= full:
-            return [cached.get(each.slot, 0) / scale for each in candidates]
+        counts, slots, scale = context.requests, context.candidates.slots, context.scale
+        full = self._factor * ((sum(counts) / len(counts) + min(counts)) / 2 + 1) + self._slack - 1
+        if max(counts) <= full:
+            return [cached.get(slot, 0) / scale for slot in slots]
         fade = self._fade
         return [
-            cached.get(each.slot, 0) / scale * min(1.0, max(0.0, 1.0 - (requests[each.slot] - full) / fade))
-            for each in candidates
+            cached.get(slot, 0) / scale * min(1.0, max(0.0, 1.0 - (count - full) / fade))
+            for slot, count in zip(slots, counts, strict=True)
         ]

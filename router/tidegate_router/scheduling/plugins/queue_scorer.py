@@ -7,7 +7,6 @@ from msgspec import Meta
 from tidegate_crds.router_spec import ApiStruct
 
 from tidegate_router.scheduling.plugin import SchedulingContext
-from tidegate_router.state.endpoints import Endpoint
 
 
 class QueueParameters(ApiStruct, frozen=True, kw_only=True):
@@ -26,9 +25,8 @@ class QueueScorer:
     def __init__(self, parameters: QueueParameters) -> None:
         self._long_queue = parameters.long_queue_requests
 
-    def score(self, context: SchedulingContext, candidates: Sequence[Endpoint]) -> list[float] | None:
-        column = context.load.waiting_requests
-        waiting: list[float] = [column[each.slot] for each in candidates]
+    def score(self, context: SchedulingContext) -> list[float] | None:
+        waiting: Sequence[float] = context.candidates.column(context.load.waiting_requests)
         if waiting.count(waiting[0]) == len(waiting):
             return None
         if min(waiting) < 0:

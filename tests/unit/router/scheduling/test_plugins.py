@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from router_state import make_table
-from tidegate_router.scheduling.plugin import SchedulingContext
+from tidegate_router.scheduling.plugin import Candidates, SchedulingContext
 from tidegate_router.scheduling.plugins.active_request_scorer import ActiveRequestScorer
 from tidegate_router.scheduling.plugins.max_score_picker import MaxScorePicker
 from tidegate_router.scheduling.plugins.model_filter import ModelFilter
@@ -16,7 +16,7 @@ from tidegate_router.state.endpoint_table import EndpointTable
 
 
 def context_of(table: EndpointTable, prompt: int = 1_000, cached: dict[int, int] | None = None) -> SchedulingContext:
-    return SchedulingContext(prompt, cached or {}, table.load, table.snapshot.endpoints)
+    return SchedulingContext(prompt, cached or {}, table.load, Candidates(table.snapshot.endpoints))
 
 
 def test_filters_read_readiness_and_models() -> None:
@@ -32,12 +32,11 @@ def test_filters_read_readiness_and_models() -> None:
 def test_queue_prefers_the_shorter_and_takes_the_unknown_for_average() -> None:
     table = make_table(4)
     scorer = QueueScorer(QueueParameters())
-    endpoints = table.snapshot.endpoints
-    assert scorer.score(context_of(table), endpoints) is None
+    assert scorer.score(context_of(table)) is None
     table.load.waiting_requests[:] = [0, 4, -1, 8]
-    assert scorer.score(context_of(table), endpoints) == [1.0, 0.5, 0.5, 0.0]
+    assert scorer.score(context_of(table)) == [1.0, 0.5, 0.5, 0.0]
     table.load.waiting_requests[:] = [0, 0, 1, 80]
-    scores = scorer.score(context_of(table), endpoints)
+    scores = scorer.score(context_of(table))
     assert scores is not None
     assert scores[2] > 0.9
     assert scores[3] == 0.0
@@ -45,10 +44,10 @@ def test_queue_prefers_the_shorter_and_takes_the_unknown_for_average() -> None:
 
 def test_active_requests_count_tokens_and_requests() -> None:
     table = make_table(3)
-    assert ActiveRequestScorer().score(context_of(table), table.snapshot.endpoints) is None
+    assert ActiveRequestScorer().score(context_of(table)) is None
     table.load.in_flight_requests[:] = [0, 1, 1]
     table.load.in_flight_tokens[:] = [0, 0, 500]
-    scores = ActiveRequestScorer().score(context_of(table), table.snapshot.endpoints)
+    scores = ActiveRequestScorer().score(context_of(table))
     assert scores is not None
     assert scores[0] == 1.0 > scores[1] > scores[2] >= 0.0
 
@@ -61,7 +60,7 @@ def test_prefix_credit_fades_for_the_busier_holder_alone() -> None:
     for busy in range(8):
         table.load.in_flight_requests[0] = busy
         context = context_of(table, cached=cached)
-        scores = scorer.score(context, table.snapshot.endpoints)
+        scores = scorer.score(context)
         assert scores is not None
         assert scores[2] == 0.0
         assert scores[1] * context.scale == pytest.approx(900.0)
@@ -69,7 +68,7 @@ def test_prefix_credit_fades_for_the_busier_holder_alone() -> None:
     assert credit == sorted(credit, reverse=True)
     assert credit[1] == pytest.approx(900.0)
     assert credit[-1] == 0.0
-    assert scorer.score(context_of(table), table.snapshot.endpoints) is None
+    assert scorer.score(context_of(table)) is None
 
 
 @settings(max_examples=40, deadline=None)
@@ -91,7 +90,7 @@ def test_every_score_is_between_zero_and_one(columns: list[tuple[int, int, int, 
     context = context_of(table, max(cached.values(), default=0) + extra, cached)
     scorers = (PrefixCacheScorer(PrefixCacheParameters()), ActiveRequestScorer(), QueueScorer(QueueParameters()))
     for scorer in scorers:
-        scores = scorer.score(context, table.snapshot.endpoints)
+        scores = scorer.score(context)
         assert scores is None or (len(scores) == len(columns) and all(0.0 <= score <= 1.0 for score in scores))
 
 
