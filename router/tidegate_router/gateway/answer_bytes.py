@@ -8,41 +8,14 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
 JSON = b"content-type: application/json\r\n"
 
-_STATUS_LINES = {status.value: b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode()) for status in HTTPStatus}
-
-# What of a worker's header does not go to the client: hop-by-hop, rewritten, or the router's to say.
-_DROPPED = frozenset(
-    {
-        b"connection",
-        b"keep-alive",
-        b"proxy-connection",
-        b"proxy-authenticate",
-        b"te",
-        b"trailer",
-        b"transfer-encoding",
-        b"upgrade",
-        b"content-length",
-        b"server",
-        b"x-request-id",
-    },
-)
+STATUS_LINES = {status.value: b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode()) for status in HTTPStatus}
 
 _SDK_RETRIES = frozenset({408, 409, 429})
 
 
 def status_line(status: int) -> bytes:
     """`HTTP/1.1 200 OK` with its CRLF."""
-    return _STATUS_LINES.get(status) or b"HTTP/1.1 %d Status\r\n" % status
-
-
-def passed_fields(fields: list[tuple[bytes, bytes]]) -> bytes:
-    """The header lines of a worker's answer that go to the client."""
-    lines = []
-    for name, value in fields:
-        key = name.lower()
-        if key not in _DROPPED and not key.startswith(b"x-tidegate-"):
-            lines.append(b"%b: %b\r\n" % (key, value))
-    return b"".join(lines)
+    return STATUS_LINES.get(status) or b"HTTP/1.1 %d Status\r\n" % status
 
 
 def error_fields(error: ApiError, retry_after_seconds: int | None = None) -> bytes:

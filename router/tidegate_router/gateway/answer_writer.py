@@ -12,6 +12,8 @@ from tidegate_proto.openai_errors import ApiError
 from tidegate_router.gateway import answer_bytes
 from tidegate_router.gateway.request_head import RequestHead
 
+_BODILESS = frozenset({204, 304})
+
 
 class AnswerWriter:
     """One per request. `keep_alive` turns False when the connection must close behind the answer."""
@@ -29,20 +31,23 @@ class AnswerWriter:
 
     def whole(self, status: int, fields: bytes, body: bytes) -> None:
         """Send a complete answer."""
-        self._start(status)
+        if self.begun:
+            raise RuntimeError("a request is answered once")
+        self.begun = True
+        self.status = status
         head = self._head
-        lines = b"%b%bx-request-id: %b\r\n%b" % (
-            answer_bytes.status_line(status),
+        plain = self.keep_alive and not head.http10
+        message = b"%b%bx-request-id: %b\r\n%bcontent-length: %d\r\n\r\n" % (
+            answer_bytes.STATUS_LINES.get(status) or answer_bytes.status_line(status),
             fields,
             head.request_id.encode(),
-            self._connection_line(),
+            b"" if plain else self._connection_line(),
+            len(body),
         )
-        if status in (204, 304):
-            self._transport.write(lines + b"\r\n")
-            return
+        if head.method == b"HEAD" or status in _BODILESS:
+            body = b""
         self.bytes_out = len(body)
-        length = b"content-length: %d\r\n\r\n" % len(body)
-        self._transport.write(lines + length if head.method == b"HEAD" else lines + length + body)
+        self._transport.write(message + body)
 
     def error(self, error: ApiError, *, fields: bytes = b"", retry_after_seconds: int | None = None) -> None:
         """Send an error as OpenAI's JSON."""

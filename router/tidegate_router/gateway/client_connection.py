@@ -16,11 +16,11 @@ from tidegate_proto.openai_errors import ApiError, ApiErrorKind
 
 from tidegate_router.gateway import answer_bytes
 from tidegate_router.gateway.answer_writer import AnswerWriter
+from tidegate_router.gateway.exchange import Exchange
 from tidegate_router.gateway.request_reader import Arrived, RequestReader
 from tidegate_router.upstream.deadline_wheel import Deadline
 
 if TYPE_CHECKING:
-    from tidegate_router.gateway.exchange import Exchange
     from tidegate_router.gateway.gateway import Gateway
 
 _MAX_QUEUED_REQUESTS = 16
@@ -140,8 +140,12 @@ class ClientConnection(asyncio.Protocol):
         if not writer.keep_alive or self._gateway.draining:
             self._close_after_answer()
             return
-        if not self._pumping:
+        if self._pumping:
+            return
+        if self._queue or self._paused or self._reader.in_message:
             self._pump()
+        else:
+            self._deadline.arm(self._timeouts.client_idle_seconds)
 
     def close_if_idle(self) -> None:
         """Close unless a request is under way; with one, the connection closes behind its answer."""
@@ -178,7 +182,7 @@ class ClientConnection(asyncio.Protocol):
             self._gateway.answer_refused(writer, arrived.head, arrived.error)
             self._linger()
             return
-        self._exchange = exchange = self._gateway.exchange(self, writer, arrived.head)
+        self._exchange = exchange = Exchange(self._gateway, self, writer, arrived.head)
         exchange.begin(arrived.body)
 
     def _await_request(self) -> None:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from tidegate_proto.openai_errors import ApiError, ApiErrorKind
 
-from tidegate_router.gateway import answer_bytes
 from tidegate_router.gateway.answer_writer import AnswerWriter
+from tidegate_router.gateway.openai_request import CHAT_PATH, COMPLETIONS_PATH
 from tidegate_router.gateway.request_head import RequestHead
 from tidegate_router.gateway.retry_state import RetryState
 from tidegate_router.scheduling.decision import Decision, Rejected
@@ -23,12 +23,14 @@ from tidegate_router.scheduling.placement import Placement
 from tidegate_router.tickets.lease import EndpointLease
 from tidegate_router.tickets.ticket import Outcome, Ticket, Usage
 from tidegate_router.upstream.attempt import Attempt
-from tidegate_router.upstream.connection import AnswerHead
+from tidegate_router.upstream.answer_head import AnswerHead
 from tidegate_router.upstream.faults import Fault, Verdict, retry_after_seconds
 
 if TYPE_CHECKING:
     from tidegate_router.gateway.client_connection import ClientConnection
     from tidegate_router.gateway.gateway import Gateway
+
+INFERENCE_PATHS = frozenset({CHAT_PATH, COMPLETIONS_PATH})
 
 
 class Exchange:
@@ -64,7 +66,7 @@ class Exchange:
         self.head = head
         self.placement: Placement | None = None
         self.decision: Decision | None = None
-        self.opened_at = time.perf_counter()
+        self.opened_at = time.monotonic()
         self.queued_seconds = 0.0
         self.reason = ""
         """Why it did not end well, in the closed vocabulary of metrics."""
@@ -97,7 +99,9 @@ class Exchange:
     def begin(self, body: bytes) -> None:
         """Answer the request, now or later."""
         gateway = self._gateway
-        local = gateway.local_answer(self.head)
+        head = self.head
+        inference = head.path in INFERENCE_PATHS and head.method == b"POST"
+        local = None if inference else gateway.local_answer(head)
         if local is not None:
             self._writer.whole(local.status, local.fields, local.body)
             if local.error is not None:
@@ -107,7 +111,7 @@ class Exchange:
         if gateway.draining:
             self._error(ApiError(ApiErrorKind.UNAVAILABLE, "the router is shutting down"), Outcome.REJECTED)
             return
-        request = gateway.parse(self.head, body)
+        request = gateway.parse_inference(head, body) if inference else gateway.parse_other(head, body)
         if isinstance(request, ApiError):
             self._error(request, Outcome.REJECTED)
             return
@@ -171,7 +175,7 @@ class Exchange:
         self.decision = decision
         self._retries.asking(endpoint.slot)
         self.sent_at = gateway.now()
-        self.queued_seconds = time.perf_counter() - self.opened_at
+        self.queued_seconds = self.sent_at - self.opened_at
         gateway.scheduler.observe_dispatch(placement, decision)
         body = placement.request.body
         attempt.start(gateway.upstream_head(self.head, pool, len(body)), body)
@@ -194,12 +198,12 @@ class Exchange:
 
     def answer_ready(self, attempt: Attempt, head: AnswerHead, body: bytes, usage: Usage | None) -> None:
         self._begin_answer(attempt)
-        self._writer.whole(head.status, answer_bytes.passed_fields(head.fields) + self._debug_fields(), body)
+        self._writer.whole(head.status, head.passed + self._debug_fields() if self.head.debug else head.passed, body)
         self._succeeded(attempt, usage)
 
     def answer_started(self, attempt: Attempt, head: AnswerHead, data: bytes) -> None:
         self._begin_answer(attempt)
-        fields = answer_bytes.passed_fields(head.fields) + self._debug_fields()
+        fields = head.passed + self._debug_fields()
         length = None if attempt.is_event_stream else head.content_length
         self._writer.begin(head.status, fields, data, length)
 
@@ -252,7 +256,7 @@ class Exchange:
         self._error(error, Outcome.FAILED, self._retries.retry_after)
 
     def _begin_answer(self, attempt: Attempt) -> None:
-        self.first_byte_at = time.perf_counter()
+        self.first_byte_at = time.monotonic()
         if self._client_slow:
             attempt.pause()
 

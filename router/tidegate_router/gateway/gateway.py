@@ -14,7 +14,7 @@ from tidegate_router.gateway.answer_writer import AnswerWriter
 from tidegate_router.gateway.exchange import Exchange
 from tidegate_router.gateway.local_answers import LocalAnswer, LocalAnswers
 from tidegate_router.gateway.observer import Observer
-from tidegate_router.gateway.openai_request import classify, parse_passthrough, parse_request
+from tidegate_router.gateway.openai_request import parse_passthrough, parse_request
 from tidegate_router.gateway.request_head import RequestHead
 from tidegate_router.gateway.waiting_room import WaitingRoom
 from tidegate_router.scheduling.scheduler import Scheduler
@@ -95,10 +95,6 @@ class Gateway:
         self.connections.discard(connection)
         self._metrics.connections = len(self.connections)
 
-    def exchange(self, connection: "ClientConnection", writer: AnswerWriter, head: RequestHead) -> Exchange:
-        """Begin a request."""
-        return Exchange(self, connection, writer, head)
-
     def answer_refused(self, writer: AnswerWriter, head: RequestHead, error: ApiError) -> None:
         """Answer what could not be read as a request."""
         writer.error(error)
@@ -110,12 +106,13 @@ class Gateway:
         """The answer that needs no worker, None when one is needed."""
         return self._local.answer(head)
 
-    def parse(self, head: RequestHead, body: bytes) -> Request | ApiError:
-        """Read the body for routing."""
-        path = head.path
-        if classify(path) == "inference":
-            return parse_request(path, body, head.request_id, bytes_per_token=self.scheduler.bytes_per_token)
-        return parse_passthrough(path, body, head.request_id)
+    def parse_inference(self, head: RequestHead, body: bytes) -> Request | ApiError:
+        """Read the body of a request that is scheduled by its prompt."""
+        return parse_request(head.path, body, head.request_id, bytes_per_token=self.scheduler.bytes_per_token)
+
+    def parse_other(self, head: RequestHead, body: bytes) -> Request:
+        """Read as much as routing needs of a request that any worker may answer."""
+        return parse_passthrough(head.path, body, head.request_id)
 
     # --- workers ------------------------------------------------------------------------------------------------------
 

@@ -79,7 +79,7 @@ class Observer:
         """A request has ended, in whatever way. Probes and scrapes that went well are not worth a line."""
         if exchange.head.path in PROBE_PATHS and exchange.status == 200:
             return
-        now = time.perf_counter()
+        now = time.monotonic()
         ticket = exchange.ticket
         usage = ticket.usage
         request = exchange.placement.request if exchange.placement is not None else None

@@ -1,58 +1,53 @@
-"""Reads a client's request line and header fields once: what the router needs, what goes on to the worker, what is refused.
+"""Reads a client's request line and header fields once: what the router needs, what goes on, what is refused.
 
 One table says for every header what happens to it; a field that is not in the table goes on untouched. Pure.
 """
 
+import itertools
 import os
-from enum import Enum
 
 from tidegate_proto.openai_errors import ApiError, ApiErrorKind
 
 _MAX_REQUEST_ID_CHARACTERS = 128
 
 
-class _Treat(Enum):
-    """What a header field is to the router."""
+# What a header field is to the router.
+_FORWARD, _DROP, _CONTENT_LENGTH, _TRANSFER_ENCODING, _HOST, _EXPECT, _CONNECTION, _REQUEST_ID, _DEBUG, _CODING = range(
+    10
+)
 
-    DROP = 1
-    """Hop-by-hop, rewritten, secret, or ours to say: never reaches a worker."""
-    CONTENT_LENGTH = 2
-    TRANSFER_ENCODING = 3
-    HOST = 4
-    EXPECT = 5
-    CONNECTION = 6
-    REQUEST_ID = 7
-    DEBUG = 8
-    CONTENT_ENCODING = 9
-
-
-_HEADERS = {
-    b"host": _Treat.HOST,
-    b"content-length": _Treat.CONTENT_LENGTH,
-    b"transfer-encoding": _Treat.TRANSFER_ENCODING,
-    b"expect": _Treat.EXPECT,
-    b"connection": _Treat.CONNECTION,
-    b"x-request-id": _Treat.REQUEST_ID,
-    b"x-tidegate-debug": _Treat.DEBUG,
-    b"content-encoding": _Treat.CONTENT_ENCODING,
+_TREATMENT = {
+    b"host": _HOST,
+    b"content-length": _CONTENT_LENGTH,
+    b"transfer-encoding": _TRANSFER_ENCODING,
+    b"expect": _EXPECT,
+    b"connection": _CONNECTION,
+    b"x-request-id": _REQUEST_ID,
+    b"x-tidegate-debug": _DEBUG,
+    b"content-encoding": _CODING,
     # Hop-by-hop (RFC 9110, section 7.6.1).
-    b"keep-alive": _Treat.DROP,
-    b"proxy-connection": _Treat.DROP,
-    b"te": _Treat.DROP,
-    b"trailer": _Treat.DROP,
-    b"upgrade": _Treat.DROP,
-    b"http2-settings": _Treat.DROP,
+    b"keep-alive": _DROP,
+    b"proxy-connection": _DROP,
+    b"te": _DROP,
+    b"trailer": _DROP,
+    b"upgrade": _DROP,
+    b"http2-settings": _DROP,
     # A client's secrets are for the router alone.
-    b"authorization": _Treat.DROP,
-    b"proxy-authorization": _Treat.DROP,
-    b"x-api-key": _Treat.DROP,
-    b"api-key": _Treat.DROP,
-    b"cookie": _Treat.DROP,
+    b"authorization": _DROP,
+    b"proxy-authorization": _DROP,
+    b"x-api-key": _DROP,
+    b"api-key": _DROP,
+    b"cookie": _DROP,
     # A compressed answer could not be watched.
-    b"accept-encoding": _Treat.DROP,
+    b"accept-encoding": _DROP,
 }
-
 _OWN_PREFIX = b"x-tidegate-"
+_MAX_NAMES_KEPT = 1024
+# Clients send few different names, in few ways of writing them: each is looked at once.
+_known: dict[bytes, int] = {}
+
+_process_nonce = os.urandom(6).hex()
+_numbers = itertools.count(1)
 
 
 class RequestHead:
@@ -98,51 +93,59 @@ def read_head(head: RequestHead, fields: list[tuple[bytes, bytes]]) -> ApiError 
 
     What the parser has refused already (two content-lengths, both framings, folded lines) is not looked at again.
     """
-    forwarded: list[bytes] = []
+    forwarded = b""
     hosts = 0
     named: bytes = b""
     error: ApiError | None = None
     for name, value in fields:
-        key = name.lower()
-        treat = _HEADERS.get(key)
-        if treat is None:
-            if not key.startswith(_OWN_PREFIX):
-                forwarded.append(b"%b: %b\r\n" % (key, value))
-        elif treat is _Treat.CONTENT_LENGTH:
+        treatment = _known.get(name)
+        if treatment is None:
+            treatment = _treatment_of(name)
+        if treatment == _FORWARD:
+            forwarded += b"%b: %b\r\n" % (name, value)
+        elif treatment == _CONTENT_LENGTH:
             head.content_length = int(value)
-        elif treat is _Treat.HOST:
+        elif treatment == _HOST:
             hosts += 1
-        elif treat is _Treat.REQUEST_ID:
+        elif treatment == _REQUEST_ID:
             head.request_id = _clean_request_id(value)
-        elif treat is _Treat.DEBUG:
+        elif treatment == _DEBUG:
             head.debug = value.strip() in (b"1", b"true")
-        elif treat is _Treat.CONNECTION:
+        elif treatment == _CONNECTION:
             named += b"," + value.lower()
-        elif treat is not _Treat.DROP:
-            error = error or _read_framing(head, treat, value)
+        elif treatment != _DROP:
+            error = error or _read_framing(head, treatment, value)
     if not head.request_id:
         head.request_id = mint_request_id()
-    if named:
-        forwarded = _without_named(head, named, forwarded)
-    head.forwarded = b"".join(forwarded)
+    head.forwarded = _without_named(head, named, forwarded) if named else forwarded
     if hosts > 1:
         error = error or ApiError(ApiErrorKind.INVALID, "host: this header stands more than once", param="host")
     return error
 
 
+def _treatment_of(name: bytes) -> int:
+    key = name.lower()
+    treatment = _TREATMENT.get(key)
+    if treatment is None:
+        treatment = _DROP if key.startswith(_OWN_PREFIX) else _FORWARD
+    if len(_known) < _MAX_NAMES_KEPT:
+        _known[name] = treatment
+    return treatment
+
+
 def mint_request_id() -> str:
     """A fresh id for a request that came without one."""
-    return "req-" + os.urandom(12).hex()
+    return f"req-{_process_nonce}{next(_numbers):010x}"
 
 
-def _read_framing(head: RequestHead, treat: _Treat, value: bytes) -> ApiError | None:
+def _read_framing(head: RequestHead, treatment: int, value: bytes) -> ApiError | None:
     text = value.strip().lower()
-    if treat is _Treat.TRANSFER_ENCODING:
+    if treatment == _TRANSFER_ENCODING:
         # Anything but exactly "chunked" is read differently by different servers.
         if text != b"chunked" or head.chunked or head.http10:
             return ApiError(ApiErrorKind.INVALID, "transfer-encoding: only `chunked` on HTTP/1.1 is understood")
         head.chunked = True
-    elif treat is _Treat.EXPECT:
+    elif treatment == _EXPECT:
         if text != b"100-continue":
             return ApiError(ApiErrorKind.INVALID, "expect: only `100-continue` is understood", param="expect")
         head.expects_continue = not head.http10
@@ -155,13 +158,14 @@ def _read_framing(head: RequestHead, treat: _Treat, value: bytes) -> ApiError | 
     return None
 
 
-def _without_named(head: RequestHead, named: bytes, forwarded: list[bytes]) -> list[bytes]:
+def _without_named(head: RequestHead, named: bytes, forwarded: bytes) -> bytes:
     """Drop the fields that `Connection` declares to be hop-by-hop."""
     tokens = {token.strip() for token in named.split(b",")} - {b"", b"close", b"keep-alive"}
     head.upgrade = b"upgrade" in tokens
     if not tokens:
         return forwarded
-    return [line for line in forwarded if line.partition(b":")[0] not in tokens]
+    lines = forwarded.splitlines(keepends=True)
+    return b"".join([line for line in lines if line.partition(b":")[0].lower() not in tokens])
 
 
 def _clean_request_id(value: bytes) -> str:

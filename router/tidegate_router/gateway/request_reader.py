@@ -42,6 +42,7 @@ class RequestReader:
         "_body",
         "_chunks",
         "_completed",
+        "_feed_bytes",
         "_fields",
         "_head",
         "_head_bytes",
@@ -71,6 +72,7 @@ class RequestReader:
         self._upgrade_head: RequestHead | None = None
         self._refusal: ApiError | None = None
         self._completed = 0
+        self._feed_bytes = 0
         self.body_bytes = 0
         self.in_message = False
         self.began_head = False
@@ -90,6 +92,7 @@ class RequestReader:
             return
         in_head = self.in_message and self._head is None
         completed = self._completed
+        self._feed_bytes = self._head_bytes + len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -161,9 +164,10 @@ class RequestReader:
         parser = self._parser
         method = parser.get_method()
         version = parser.get_http_version()
-        size = len(self._target) + sum([len(name) + len(value) + 4 for name, value in fields])
-        if size > self._limits.max_header_bytes:
-            self._stop(self._headers_too_large())
+        if self._feed_bytes > self._limits.max_header_bytes:
+            size = len(self._target) + sum([len(name) + len(value) + 4 for name, value in fields])
+            if size > self._limits.max_header_bytes:
+                self._stop(self._headers_too_large())
         if version not in ("1.1", "1.0"):
             self._stop(ApiError(ApiErrorKind.INVALID, "only HTTP/1.1 and HTTP/1.0 are spoken here"))
         head = RequestHead(method, self._target, http10=version == "1.0", keep_alive=parser.should_keep_alive())

@@ -18,7 +18,8 @@ from tidegate_proto import sse
 from tidegate_router.state.endpoints import Endpoint
 from tidegate_router.tickets.lease import EndpointLease
 from tidegate_router.tickets.ticket import Usage
-from tidegate_router.upstream.connection import AnswerHead, UpstreamConnection
+from tidegate_router.upstream.answer_head import AnswerHead
+from tidegate_router.upstream.connection import UpstreamConnection
 from tidegate_router.upstream.event_stream_watch import EventStreamWatch
 from tidegate_router.upstream.faults import Fault, Verdict, names_missing_model, verdict_on_status
 from tidegate_router.upstream.pool import UpstreamPool
@@ -195,6 +196,19 @@ class Attempt:
         elif head.content_length is not None and head.content_length > self._limits.max_held_bytes:
             self._passing = head.status != 404
 
+    def answer_at_once(self, head: AnswerHead, body: bytes) -> None:
+        owner = self._owner
+        if owner is None:
+            return
+        if head.status < 300 and head.content_type.startswith(sse.CONTENT_TYPE):
+            self.answer_begun(head)
+            self.answer_data(body)
+            self.answer_complete(close_delimited=False)
+            return
+        self._head = head
+        self._verdict = verdict_on_status(head.status, head.retry_after)
+        self._settle(owner, head, body)
+
     def answer_data(self, data: bytes) -> None:
         owner = self._owner
         if owner is None:
@@ -326,5 +340,5 @@ class Attempt:
             self._connection.close()
 
     def _expect_within(self, seconds: float) -> None:
-        if self._connection is not None:
+        if self._connection is not None and self._connection.sink is self:
             self._connection.expect_within(seconds)

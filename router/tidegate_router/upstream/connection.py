@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 import httptools
 
+from tidegate_router.upstream.answer_head import AnswerHead
 from tidegate_router.upstream.deadline_wheel import Deadline, DeadlineWheel
 from tidegate_router.upstream.faults import Fault
 
@@ -20,27 +21,7 @@ if TYPE_CHECKING:
     from tidegate_router.upstream.pool import UpstreamPool
 
 MAX_ANSWER_HEAD_BYTES = 64 << 10
-
-
-class AnswerHead:
-    """Status and header fields of an answer; the three that matter to relaying are read out once."""
-
-    __slots__ = ("content_length", "content_type", "fields", "retry_after", "status")
-
-    def __init__(self, status: int, fields: list[tuple[bytes, bytes]]) -> None:
-        self.status = status
-        self.fields = fields
-        self.content_type = b""
-        self.retry_after: bytes | None = None
-        self.content_length: int | None = None
-        for name, value in fields:
-            key = name.lower()
-            if key == b"content-type":
-                self.content_type = value
-            elif key == b"content-length":
-                self.content_length = int(value)
-            elif key == b"retry-after":
-                self.retry_after = value
+_WRITE_TOGETHER_BYTES = 16_384
 
 
 class AnswerSink(Protocol):
@@ -51,6 +32,9 @@ class AnswerSink(Protocol):
 
     def answer_data(self, data: bytes) -> None:
         """Some bytes of the body, without their framing."""
+
+    def answer_at_once(self, head: AnswerHead, body: bytes) -> None:
+        """Head, body and end in one read; none of the others is called."""
 
     def answer_complete(self, *, close_delimited: bool) -> None:
         """The body is whole as its framing says, or ended with the connection if it had none."""
@@ -93,9 +77,6 @@ class UpstreamConnection(asyncio.Protocol):
         self.reused = False
         self.answer_bytes_seen = False
         self._parser = httptools.HttpResponseParser(self)
-        self._reset_answer()
-
-    def _reset_answer(self) -> None:
         self._fields: list[tuple[bytes, bytes]] = []
         self._head: AnswerHead | None = None
         self._head_told = False
@@ -119,10 +100,10 @@ class UpstreamConnection(asyncio.Protocol):
 
     def send(self, sink: AnswerSink, message: bytes, body: bytes, within_seconds: float) -> None:
         """Write a request and wait for its answer on behalf of `sink`."""
-        transport = cast("asyncio.Transport", self._transport)
+        transport: asyncio.Transport = self._transport  # type: ignore[assignment]  # usable, or it was not handed out
         self._sink = sink
         self.answer_bytes_seen = False
-        if len(body) > 16_384:
+        if len(body) > _WRITE_TOGETHER_BYTES:
             transport.write(message)
             transport.write(body)
         else:
@@ -175,32 +156,45 @@ class UpstreamConnection(asyncio.Protocol):
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             malformed = True
-        if self._head is None:
+        head = self._head
+        if head is None:
             self._head_bytes += len(data)
             if malformed or self._head_bytes > MAX_ANSWER_HEAD_BYTES:
                 self._break(Fault.MALFORMED)
             return
+        pieces = self._pieces
+        if self._complete and not self._head_told and not malformed and not self._excess:
+            self._let_go()
+            sink.answer_at_once(head, pieces[0] if len(pieces) == 1 else b"".join(pieces))
+            return
+        self._tell(sink, head, pieces)
+        if self._sink is not sink:
+            return
+        if not self._complete:
+            if malformed:
+                self._break(Fault.MALFORMED)
+        elif malformed or self._excess:
+            self._break(Fault.OVERLONG)
+        else:
+            self._let_go()
+            sink.answer_complete(close_delimited=False)
+
+    def _tell(self, sink: AnswerSink, head: AnswerHead, pieces: list[bytes]) -> None:
+        """Pass on what the parser noted of an answer that takes more than one read."""
         if not self._head_told:
             self._head_told = True
-            sink.answer_begun(self._head)
-        pieces = self._pieces
+            sink.answer_begun(head)
         if pieces and self._sink is sink:
             self._pieces = []
             sink.answer_data(pieces[0] if len(pieces) == 1 else b"".join(pieces))
-        if self._sink is not sink:
-            return
-        if self._complete:
-            if malformed or self._excess:
-                self._break(Fault.OVERLONG)
-            else:
-                self._finish(close_delimited=False)
-        elif malformed:
-            self._break(Fault.MALFORMED)
 
     def connection_lost(self, exc: Exception | None) -> None:
         head = self._head
-        if self._sink is not None and exc is None and head is not None and self._ends_with_connection(head):
-            self._finish(close_delimited=True)
+        sink = self._sink
+        if sink is not None and exc is None and head is not None and head.ends_with_connection:
+            self._keep_alive = False
+            self._let_go()
+            sink.answer_complete(close_delimited=True)
         else:
             self._break(Fault.CUT if self.answer_bytes_seen else Fault.RESET)
         self._transport = None
@@ -234,24 +228,23 @@ class UpstreamConnection(asyncio.Protocol):
 
     # --- ends ---------------------------------------------------------------------------------------------------------
 
-    def _ends_with_connection(self, head: AnswerHead) -> bool:
-        return head.content_length is None and not any(name.lower() == b"transfer-encoding" for name, _ in head.fields)
-
-    def _finish(self, *, close_delimited: bool) -> None:
-        sink = cast("AnswerSink", self._sink)
+    def _let_go(self) -> None:
+        """Let go of a sink whose answer is whole; the connection is free for the next request, or closed."""
         self._sink = None
-        self._deadline.clear()
-        keep = self._keep_alive and not close_delimited
-        self._reset_answer()
-        if keep:
-            if self._paused and self._transport is not None:
-                self._paused = False
-                self._transport.resume_reading()
-            self.reused = True
-            self._pool.give_back(self)
-        else:
+        self._fields = []
+        self._head = None
+        self._head_told = False
+        self._head_bytes = 0
+        self._pieces = []
+        self._complete = False
+        if not self._keep_alive:
             self.close()
-        sink.answer_complete(close_delimited=close_delimited)
+            return
+        if self._paused and self._transport is not None:
+            self._paused = False
+            self._transport.resume_reading()
+        self.reused = True
+        self._pool.give_back(self)
 
     def _break(self, fault: Fault) -> None:
         sink = self._sink

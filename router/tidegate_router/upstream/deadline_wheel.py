@@ -30,25 +30,42 @@ class Clock(Protocol):
 class Deadline:
     """One moment at which `on_expired` runs, unless it is moved or cleared before."""
 
-    __slots__ = ("_filed_tick", "_wheel", "due", "on_expired")
+    __slots__ = ("_filed_at", "_filed_tick", "_wheel", "due", "on_expired")
 
     def __init__(self, wheel: "DeadlineWheel", on_expired: Callable[[], None]) -> None:
         self._wheel = wheel
         self._filed_tick = 0
+        self._filed_at = _NEVER
         self.due = _NEVER
         self.on_expired = on_expired
 
     def arm(self, seconds: float) -> None:
         """Expire `seconds` from now, whatever was set before."""
-        wheel = self._wheel
-        self.due = due = wheel.now + seconds
-        filed = self._filed_tick
-        if not filed or due < wheel.tick_time(filed):
-            self._filed_tick = wheel.file(self, due)
+        self.due = due = self._wheel.now + seconds
+        if due < self._filed_at:
+            self._file()
 
     def clear(self) -> None:
         """Never expire."""
         self.due = _NEVER
+
+    def _file(self) -> None:
+        self._filed_tick = tick = self._wheel.file(self, self.due)
+        self._filed_at = self._wheel.tick_time(tick)
+
+    def _visited(self, tick: int, now: float) -> None:
+        """Act on an entry of the wheel: expire, or be filed again."""
+        if self._filed_tick != tick:  # an entry that an earlier moment replaced
+            return
+        self._filed_tick = 0
+        self._filed_at = _NEVER
+        if self.due == _NEVER:
+            return
+        if self.due > now:
+            self._file()
+            return
+        self.due = _NEVER
+        self.on_expired()
 
 
 class DeadlineWheel:
@@ -78,7 +95,7 @@ class DeadlineWheel:
         return self._origin + tick * self._tick_seconds
 
     def file(self, deadline: Deadline, due: float) -> int:
-        """Note a deadline in the tick that follows its moment, or at the horizon if that is nearer; returns the tick."""
+        """Note a deadline in the tick after its moment, or at the horizon if that is nearer; returns the tick."""
         # One tick more than the division says: `now` may be a tick old, and expiring early is the one forbidden error.
         wanted = math.ceil((due - self._origin) / self._tick_seconds) + 1
         tick = min(max(wanted, self._tick + 1), self._tick + _HORIZON_TICKS)
@@ -104,17 +121,7 @@ class DeadlineWheel:
             return
         self._ring[tick % _SLOTS] = []
         for deadline, filed_tick in entries:
-            if deadline._filed_tick != filed_tick:  # noqa: SLF001 - an entry that an earlier moment replaced
-                continue
-            deadline._filed_tick = 0  # noqa: SLF001 - the wheel and its deadlines are one structure
-            due = deadline.due
-            if due == _NEVER:
-                continue
-            if due > now:
-                deadline._filed_tick = self.file(deadline, due)  # noqa: SLF001
-                continue
-            deadline.due = _NEVER
             try:
-                deadline.on_expired()
+                deadline._visited(filed_tick, now)  # noqa: SLF001 - the wheel and its deadlines are one structure
             except Exception:
                 logger.exception("deadline callback failed")

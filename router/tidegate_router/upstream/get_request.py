@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tidegate_router.upstream.connection import AnswerHead, UpstreamConnection
+from tidegate_router.upstream.answer_head import AnswerHead
+from tidegate_router.upstream.connection import UpstreamConnection
 from tidegate_router.upstream.faults import Fault
 from tidegate_router.upstream.pool import UpstreamPool
 
@@ -71,6 +72,9 @@ class GetRequest:
         if len(self._body) > _MAX_BODY_BYTES:
             self._drop()
             self._finish(GetAnswer(0, b"", Fault.OVERLONG))
+
+    def answer_at_once(self, head: AnswerHead, body: bytes) -> None:
+        self._finish(GetAnswer(head.status, body))
 
     def answer_complete(self, *, close_delimited: bool) -> None:  # noqa: ARG002 - nothing here depends on it
         self._finish(GetAnswer(self._status, bytes(self._body)))

@@ -47,8 +47,9 @@ class UpstreamPool:
 
     def take(self) -> UpstreamConnection | None:
         """The most recently used idle connection, None when there is none."""
-        while self._idle:
-            connection = self._idle.pop()
+        idle = self._idle
+        while idle:
+            connection = idle.pop()
             if connection.usable:
                 self._busy.add(connection)
                 return connection
