@@ -11,13 +11,12 @@ HEAD_DIM = 8
 def _naive(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, start: int) -> torch.Tensor:
     # q: (tokens, heads, d) · keys, values: (start + tokens, kv_heads, d)
     tokens, heads, head_dim = q.shape
+    hidden = torch.ones(tokens, start + tokens).triu(start + 1).bool()
     out = torch.empty_like(q)
-    for row in range(tokens):
-        for head in range(heads):
-            shared = head // (heads // keys.shape[1])
-            seen = start + row + 1
-            scores = keys[:seen, shared] @ q[row, head] / math.sqrt(head_dim)
-            out[row, head] = scores.softmax(0) @ values[:seen, shared]
+    for head in range(heads):
+        shared = head // (heads // keys.shape[1])
+        scores = q[:, head] @ keys[:, shared].T / math.sqrt(head_dim)
+        out[:, head] = scores.masked_fill(hidden, -math.inf).softmax(-1) @ values[:, shared]
     return out.reshape(tokens, -1)
 
 

@@ -61,8 +61,8 @@ def test_cuts_leave_only_the_most_likely(changes: dict[str, float], allowed: set
 
 
 def test_a_flat_distribution_keeps_its_nucleus_beyond_the_first_candidates() -> None:
-    counts = _draws([0.0] * 2000, 3000, top_p=0.9)
-    assert len(counts) > 1000
+    counts = _draws([0.0] * 1000, 600, top_p=0.9)
+    assert len(counts) > 300
 
 
 def test_tokens_do_not_depend_on_the_batch() -> None:
