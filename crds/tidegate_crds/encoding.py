@@ -21,6 +21,15 @@ _Dumper.yaml_implicit_resolvers = {
 }
 
 
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    # YAML folds these line breaks of Unicode into others unless they are escaped, which only double quotes can do
+    style = '"' if any(character in text for character in "\x85\u2028\u2029\ufeff") else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
 def dump_router_config(config: RouterConfig) -> str:
     """The whole configuration as YAML, defaults included; `load_router_config` gives back an equal object."""
     return _dump(config)

@@ -44,18 +44,6 @@ class _Walk:
         self.errors: list[FieldError] = []
         self._values_left = MAX_VALUES
         self._stopped = False
-        self._checks: dict[type[mi.Type], Callable[..., None]] = {
-            mi.StructType: self._check_struct,
-            mi.VarTupleType: self._check_list,
-            mi.ListType: self._check_list,
-            mi.DictType: self._check_dict,
-            mi.LiteralType: self._check_literal,
-            mi.StrType: self._check_text,
-            mi.IntType: self._check_integer,
-            mi.FloatType: self._check_number,
-            mi.BoolType: self._check_bool,
-            mi.AnyType: self._check_free_form,
-        }
 
     def visit(self, expected: mi.Type, value: object, path: str, depth: int) -> None:
         if self._stopped:
@@ -63,24 +51,38 @@ class _Walk:
         self._values_left -= 1
         if self._values_left < 0 or depth > MAX_DEPTH:
             self._stopped = True
-            self._error(
-                path, "too many values" if self._values_left < 0 else f"nested more than {MAX_DEPTH} levels deep"
-            )
+            too_deep = f"nested more than {MAX_DEPTH} levels deep"
+            self._error(path, "too many values" if self._values_left < 0 else too_deep)
             return
-        words = ""
         expected, nullable = without_null(expected)
+        if value is not None or not nullable:
+            self._check(expected, value, path, depth)
+
+    def _check(self, expected: mi.Type, value: object, path: str, depth: int) -> None:
+        words = ""
         if isinstance(expected, mi.Metadata):
-            words = str((expected.extra or {}).get("expected", ""))
-            expected = expected.type
-        if value is None and nullable:
-            return
-        check_value = self._checks[type(expected)]
-        if isinstance(expected, mi.StrType):
-            self._check_text(expected, value, path, words)
-        elif isinstance(expected, (mi.StructType, mi.VarTupleType, mi.ListType, mi.DictType, mi.AnyType)):
-            check_value(expected, value, path, depth)
-        else:
-            check_value(expected, value, path)
+            words, expected = _words(expected), expected.type
+        match expected:
+            case mi.StructType():
+                self._check_struct(expected, value, path, depth)
+            case mi.VarTupleType() | mi.ListType():
+                self._check_list(expected, value, path, depth)
+            case mi.DictType():
+                self._check_dict(expected, value, path, depth)
+            case mi.AnyType():
+                self._check_free_form(expected, value, path, depth)
+            case mi.LiteralType():
+                self._check_literal(expected, value, path)
+            case mi.StrType():
+                self._check_text(expected, value, path, words)
+            case mi.IntType():
+                self._check_integer(expected, value, path)
+            case mi.FloatType():
+                self._check_number(expected, value, path)
+            case mi.BoolType():
+                self._check_bool(expected, value, path)
+            case _:
+                raise TypeError(f"{type(expected).__name__} has no place in an API type")
 
     def _error(self, path: str, message: str) -> None:
         self.errors.append(FieldError(path, message))
@@ -205,7 +207,7 @@ def expectation(expected: mi.Type, words: str = "") -> str:
     """What a value of this type looks like, in words."""
     expected, _ = without_null(expected)
     if isinstance(expected, mi.Metadata):
-        return expectation(expected.type, str((expected.extra or {}).get("expected", "")))
+        return expectation(expected.type, _words(expected))
     if isinstance(expected, mi.StrType):
         return words or ("a non-empty string" if expected.min_length else "a string")
     if isinstance(expected, (mi.IntType, mi.FloatType)):
@@ -232,6 +234,11 @@ def show(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return "a list"
     return "a mapping" if isinstance(value, dict) else f"a value of type {type(value).__name__}"
+
+
+def _words(described: mi.Metadata) -> str:
+    """What a field's `extra` says instead of its pattern."""
+    return str((described.extra or {}).get("expected", ""))
 
 
 def _bounds(expected: mi.IntType | mi.FloatType) -> list[tuple[Callable[[float], bool], str]]:

@@ -113,7 +113,13 @@ def test_a_mutated_document_decodes_or_raises_a_manifest_error_in_agreement_with
         keys = list(owner) if isinstance(owner, dict) else list(range(len(owner)))
         key = data.draw(st.sampled_from(keys))
         if not owner[key] or not isinstance(owner[key], (dict, list)) or data.draw(st.booleans()):
-            owner[key] = data.draw(ANYTHING)
+            mutation = data.draw(st.sampled_from(["replace", "remove", "add"]))
+            if mutation == "replace":
+                owner[key] = data.draw(ANYTHING)
+            elif mutation == "remove":
+                del owner[key]
+            elif isinstance(owner, dict):
+                owner[data.draw(TEXT | st.integers() | st.none())] = data.draw(ANYTHING)
             break
         owner = owner[key]
     try:
@@ -121,6 +127,7 @@ def test_a_mutated_document_decodes_or_raises_a_manifest_error_in_agreement_with
     except ManifestError:
         return
     assert isinstance(pool, InferencePool)
+    assert load_pool(dump_pool(pool)) == pool
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -129,3 +136,17 @@ def test_no_value_raises_anything_but_a_manifest_error(document: object) -> None
     for decode in (decode_pool, decode_router_config):
         with pytest.raises(ManifestError):
             decode(document)
+
+
+@pytest.mark.parametrize(
+    "text", ["\x85", "a\u2028b", "\ufeff", "1e3", "no", "2026-01-01", "1:30", " x ", "\r\n", "\x00", "~"]
+)
+def test_text_that_yaml_could_read_as_something_else_survives_it(text: str) -> None:
+    document = {
+        "apiVersion": "router.tidegate.dev/v1alpha1",
+        "kind": "RouterConfig",
+        "endpoints": [{"url": "http://h:1"}],
+        "accessLog": {"path": text},
+    }
+    config = decode_router_config(document)
+    assert load_router_config(dump_router_config(config)) == config
