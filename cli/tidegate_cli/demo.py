@@ -46,8 +46,8 @@ for them. Story hour begins at three on Wednesdays. The quiet rooms can be booke
 desk."""
 
 QUESTIONS = {
-    "A": ("What is the capital of France?", "Which river flows through it?", "What is it famous for?"),
-    "B": ("Which star is closest to the Earth?", "What colour is it?", "How hot is it?"),
+    "A": ("What is the capital of France?", "Which river flows through it?", "What can visitors see there?"),
+    "B": ("What is the capital of Japan?", "Which ocean is next to it?", "What do people like to eat there?"),
 }
 
 
