@@ -87,16 +87,9 @@ class Transformers:
     """The peer's process, spoken to in JSON lines."""
 
     def __init__(self, files: ModelFiles, threads: int) -> None:
+        peer = [str(files.path.parent), files.path.name, str(threads)]
         self._process = subprocess.Popen(
-            [
-                *pinned(None),
-                sys.executable,
-                "-m",
-                "bench.engine_peer",
-                str(files.path.parent),
-                files.path.name,
-                str(threads),
-            ],
+            [*pinned(None), sys.executable, "-m", "bench.engine_peer", *peer],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -36,6 +36,7 @@ class Pair:
 @pytest.fixture(scope="module")
 def pair() -> Pair:
     transformers = pytest.importorskip("transformers")
+    pytest.importorskip("accelerate", reason="transformers reads GGUF files through accelerate")
     files = resolve_model(MODEL)
     tokenizer = load_tokenizer(files)
     runner = create_runner(RunnerSettings(MODEL, dtype="float32", kv_memory_bytes=1 << 30, threads=1))
