@@ -1,4 +1,4 @@
-"""A whole router on a uvloop of its own in a thread, in front of given workers, and what can be seen of it from outside."""
+"""A whole router on a uvloop of its own in a thread, in front of given workers, and what can be seen of it."""
 
 import asyncio
 import concurrent.futures

@@ -1,4 +1,4 @@
-"""Active checks of endpoints: when the board says so, over the data path's own connections; each good return reads models.
+"""Active checks of endpoints, over the data path's own connections; whoever comes back has its models read.
 
 The board decides, this carries out: it sends the checks that are due, reports what came of them, and applies what
 changed to the endpoint table. A check that opens no connection or gets no answer in time fails like one answered 500.

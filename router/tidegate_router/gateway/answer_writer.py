@@ -46,6 +46,8 @@ class AnswerWriter:
         )
         if head.method == b"HEAD" or status in _BODILESS:
             body = b""
+            if status in _BODILESS:
+                message = message.replace(b"content-length: 0\r\n", b"")
         self.bytes_out = len(body)
         self._transport.write(message + body)
 

@@ -22,8 +22,8 @@ from tidegate_router.scheduling.decision import Decision, Rejected
 from tidegate_router.scheduling.placement import Placement
 from tidegate_router.tickets.lease import EndpointLease
 from tidegate_router.tickets.ticket import Outcome, Ticket, Usage
-from tidegate_router.upstream.attempt import Attempt
 from tidegate_router.upstream.answer_head import AnswerHead
+from tidegate_router.upstream.attempt import Attempt
 from tidegate_router.upstream.faults import Fault, Verdict, retry_after_seconds
 
 if TYPE_CHECKING:

@@ -1,5 +1,6 @@
-"""`Gateway`: what all client connections share; every effect of an exchange on the rest of the router goes through it."""
+"""`Gateway`: what client connections share; every effect of an exchange on the rest of the router goes through it."""
 
+import asyncio
 import itertools
 import os
 import time
@@ -67,6 +68,8 @@ class Gateway:
         )
         self.draining = False
         self.connections: set[ClientConnection] = set()
+        self.emptied = asyncio.Event()
+        """Set when the last connection closes while draining."""
         self.checks = HealthChecks(spec.health_check, parts.board, parts.table, parts.pools, self.endpoint_changed)
         self._board = parts.board
         self._index = parts.index
@@ -94,6 +97,8 @@ class Gateway:
         """It has closed."""
         self.connections.discard(connection)
         self._metrics.connections = len(self.connections)
+        if self.draining and not self.connections:
+            self.emptied.set()
 
     def answer_refused(self, writer: AnswerWriter, head: RequestHead, error: ApiError) -> None:
         """Answer what could not be read as a request."""

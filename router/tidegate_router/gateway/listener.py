@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from contextlib import suppress
 
 from tidegate_crds.router_spec import ListenSpec
 
@@ -9,7 +10,6 @@ from tidegate_router.gateway.client_connection import ClientConnection
 from tidegate_router.gateway.gateway import Gateway
 
 _BACKLOG = 4096
-_POLL_SECONDS = 0.05
 _FLUSH_SECONDS = 1.0
 
 
@@ -54,8 +54,8 @@ class Listener:
             await self._emptied_within(_FLUSH_SECONDS)
 
     async def _emptied_within(self, seconds: float) -> bool:
-        loop = asyncio.get_running_loop()
-        until = loop.time() + seconds
-        while self._gateway.connections and loop.time() < until:
-            await asyncio.sleep(_POLL_SECONDS)
+        if self._gateway.connections:
+            self._gateway.emptied.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._gateway.emptied.wait(), seconds)
         return not self._gateway.connections

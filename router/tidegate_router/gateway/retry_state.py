@@ -75,7 +75,7 @@ class RetryState:
         return True
 
     def final_error(self) -> ApiError | None:
-        """The most useful thing to tell the client: full beats failed beats unknown model; None when nobody was asked."""
+        """The most useful thing to say: full beats failed beats unknown model; None when nobody was asked."""
         if self._busy:
             return ApiError(ApiErrorKind.RATE_LIMITED, "every worker is busy; try again later")
         return self._error or self._missing

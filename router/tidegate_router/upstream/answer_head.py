@@ -1,4 +1,4 @@
-"""Status and header fields of a worker's answer, read once: what relaying looks at, and the lines that go on to the client."""
+"""Head of a worker's answer, read once: what relaying looks at, and the lines that go on to the client."""
 
 # What is not passed on: hop-by-hop (RFC 9110, section 7.6.1), rewritten by the router, or the router's to say.
 _DROPPED = frozenset(

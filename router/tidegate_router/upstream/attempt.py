@@ -23,7 +23,7 @@ from tidegate_router.upstream.connection import UpstreamConnection
 from tidegate_router.upstream.event_stream_watch import EventStreamWatch
 from tidegate_router.upstream.faults import Fault, Verdict, names_missing_model, verdict_on_status
 from tidegate_router.upstream.pool import UpstreamPool
-from tidegate_router.upstream.usage import NotJson, checked_usage
+from tidegate_router.upstream.usage import NotJsonError, checked_usage
 
 _REFUSAL_BODY_SECONDS = 1.0
 """How long the body of an answer that is not passed on may take; it is read only to keep the connection."""
@@ -316,7 +316,7 @@ class Attempt:
         if verdict is Verdict.PASS and head.status == 200 and head.content_type.startswith(b"application/json"):
             try:
                 usage = checked_usage(body)
-            except NotJson:
+            except NotJsonError:
                 self._fail(Fault.MALFORMED)
                 return
         self._owner = None

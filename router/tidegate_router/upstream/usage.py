@@ -16,7 +16,7 @@ class _Answer(msgspec.Struct):
 _DECODER = msgspec.json.Decoder(_Answer)
 
 
-class NotJson(ValueError):
+class NotJsonError(ValueError):
     """An answer that claims to be JSON and is not: cut short, or never whole."""
 
 
@@ -24,12 +24,12 @@ def usage_of(payload: bytes) -> Usage | None:
     """The usage in a JSON object, None when it has none or the bytes are no JSON."""
     try:
         return checked_usage(payload)
-    except NotJson:
+    except NotJsonError:
         return None
 
 
 def checked_usage(payload: bytes) -> Usage | None:
-    """The usage in a JSON answer; raises NotJson when the bytes are not one complete JSON value.
+    """The usage in a JSON answer; raises NotJsonError when the bytes are not one complete JSON value.
 
     Counts of a wrong type are unknown, never an error: an answer is the client's whatever its usage looks like.
     """
@@ -38,7 +38,7 @@ def checked_usage(payload: bytes) -> Usage | None:
     except msgspec.ValidationError:
         return None
     except (ValueError, RecursionError) as error:
-        raise NotJson(str(error)) from error
+        raise NotJsonError(str(error)) from error
     if not isinstance(usage, dict):
         return None
     details = usage.get("prompt_tokens_details")

@@ -97,22 +97,25 @@ async def test_slow_reader_holds_back_the_worker_within_bounds() -> None:
             sent += len(piece)
         await connection.send(chunked(DONE) + LAST_CHUNK)
 
-    async with RawWorker(flood) as worker, RouterBed(worker.url, timeouts={"betweenChunksSeconds": 0.5}) as bed:
-        async with RawClient(bed.port) as client:
-            transport = client.writer.transport
-            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
-            client.reader._limit = 1  # type: ignore[attr-defined]  # stop reading the socket at once
-            await client.send(post(chat(stream=True)))
-            await asyncio.sleep(1.0)
-            stuck_at = sent
-            await asyncio.sleep(0.5)
-            assert sent == stuck_at, "the worker is held back, and its pause is no time-out"
-            assert sent < 16_000_000
-            client.reader._limit = 1 << 26  # type: ignore[attr-defined]
-            tail = b""
-            while not tail.endswith(LAST_CHUNK):
-                tail = tail[-64:] + await asyncio.wait_for(client.reader.read(1 << 20), 10)
-            assert DONE in tail
+    async with (
+        RawWorker(flood) as worker,
+        RouterBed(worker.url, timeouts={"betweenChunksSeconds": 0.5}) as bed,
+        RawClient(bed.port) as client,
+    ):
+        transport = client.writer.transport
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+        client.reader._limit = 1  # type: ignore[attr-defined]  # stop reading the socket at once
+        await client.send(post(chat(stream=True)))
+        await asyncio.sleep(1.0)
+        stuck_at = sent
+        await asyncio.sleep(0.5)
+        assert sent == stuck_at, "the worker is held back, and its pause is no time-out"
+        assert sent < 16_000_000
+        client.reader._limit = 1 << 26  # type: ignore[attr-defined]
+        tail = b""
+        while not tail.endswith(LAST_CHUNK):
+            tail = tail[-64:] + await asyncio.wait_for(client.reader.read(1 << 20), 10)
+        assert DONE in tail
 
 
 async def test_reader_that_never_reads_is_dropped() -> None:
@@ -146,28 +149,37 @@ async def test_body_over_the_limit_is_refused_by_its_announced_length() -> None:
 
 async def test_client_that_sends_its_whole_large_body_first_still_reads_the_413() -> None:
     body = b"x" * (8 << 20)
-    async with RawWorker(answer_json) as worker, RouterBed(worker.url, limits={"maxBodyBytes": 4 << 20}) as bed:
-        async with RawClient(bed.port) as client:
-            client.writer.write(post(body))
-            await client.writer.drain()
-            assert (await client.read_answer()).status == 413
+    async with (
+        RawWorker(answer_json) as worker,
+        RouterBed(worker.url, limits={"maxBodyBytes": 4 << 20}) as bed,
+        RawClient(bed.port) as client,
+    ):
+        client.writer.write(post(body))
+        await client.writer.drain()
+        assert (await client.read_answer()).status == 413
 
 
 async def test_streamed_body_is_refused_where_it_passes_the_limit() -> None:
     head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked\r\n\r\n"
-    async with RawWorker(answer_json) as worker, RouterBed(worker.url, limits={"maxBodyBytes": 2048}) as bed:
-        async with RawClient(bed.port) as client:
-            await client.send(head + chunked(b"x" * 1500), chunked(b"x" * 1500))
-            assert (await client.read_answer()).status == 413
-            assert await client.at_end()
+    async with (
+        RawWorker(answer_json) as worker,
+        RouterBed(worker.url, limits={"maxBodyBytes": 2048}) as bed,
+        RawClient(bed.port) as client,
+    ):
+        await client.send(head + chunked(b"x" * 1500), chunked(b"x" * 1500))
+        assert (await client.read_answer()).status == 413
+        assert await client.at_end()
 
 
 async def test_continue_is_not_said_to_a_body_over_the_limit() -> None:
     head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\nexpect: 100-continue\r\ncontent-length: 9999999\r\n\r\n"
-    async with RawWorker(answer_json) as worker, RouterBed(worker.url, limits={"maxBodyBytes": 2048}) as bed:
-        async with RawClient(bed.port) as client:
-            await client.send(head)
-            assert (await client.reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 413")
+    async with (
+        RawWorker(answer_json) as worker,
+        RouterBed(worker.url, limits={"maxBodyBytes": 2048}) as bed,
+        RawClient(bed.port) as client,
+    ):
+        await client.send(head)
+        assert (await client.reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 413")
 
 
 @pytest.mark.parametrize(
@@ -196,19 +208,22 @@ async def test_header_floods_are_refused(flood: bytes) -> None:
 
 async def test_slow_loris_gets_408() -> None:
     timeouts = {"clientHeadersSeconds": 0.3}
-    async with RawWorker(answer_json) as worker, RouterBed(worker.url, timeouts=timeouts) as bed:
-        async with RawClient(bed.port) as client:
+    async with (
+        RawWorker(answer_json) as worker,
+        RouterBed(worker.url, timeouts=timeouts) as bed,
+        RawClient(bed.port) as client,
+    ):
 
-            async def trickle() -> None:
-                for byte in b"POST /v1/chat/completions HTTP/1.1\r\nhost: aaaaaaaaaaaaaaaaa":
-                    await client.send(bytes([byte]))
-                    await asyncio.sleep(0.05)
+        async def trickle() -> None:
+            for byte in b"POST /v1/chat/completions HTTP/1.1\r\nhost: aaaaaaaaaaaaaaaaa":
+                await client.send(bytes([byte]))
+                await asyncio.sleep(0.05)
 
-            trickling = asyncio.create_task(trickle())
-            answer = await client.read_answer(within_seconds=3)
-            assert (answer.status, answer.error_code) == (408, "request_timeout")
-            assert await client.at_end()
-            trickling.cancel()
+        trickling = asyncio.create_task(trickle())
+        answer = await client.read_answer(within_seconds=3)
+        assert (answer.status, answer.error_code) == (408, "request_timeout")
+        assert await client.at_end()
+        trickling.cancel()
 
 
 async def test_body_that_stalls_gets_408_and_one_that_trickles_does_not() -> None:
@@ -251,7 +266,7 @@ async def test_connections_over_the_limit_are_closed_and_others_live() -> None:
         assert (await ask(bed.port, post(chat()))).status == 200
 
 
-# --- not HTTP, or not one reading of it ----------------------------------------------------------------------------------
+# --- not HTTP, or not one reading of it -------------------------------------------------------------------------------
 
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\n"
 MALFORMED = {

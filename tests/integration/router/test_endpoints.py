@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Self
 
 import pytest
 from raw_http_client import RawClient, ask, chat, get, post
@@ -42,14 +43,17 @@ async def test_ready_follows_the_endpoints() -> None:
 
 
 async def test_models_are_the_union_of_all_workers() -> None:
-    async with RawWorker(answer_json, models=("a", "b")) as one, RawWorker(answer_json, models=("b", "c")) as two:
-        async with RouterBed(one.url, two.url) as bed:
-            await eventually(lambda: all(each.models for each in bed.process.table.snapshot.endpoints), True)
-            answer = await ask(bed.port, get("/v1/models"))
-            assert [each["id"] for each in answer.json["data"]] == ["a", "b", "c"]
-            assert (await ask(bed.port, post(chat(model="c")))).status == 200
-            assert two.seen
-            assert not one.seen
+    async with (
+        RawWorker(answer_json, models=("a", "b")) as one,
+        RawWorker(answer_json, models=("b", "c")) as two,
+        RouterBed(one.url, two.url) as bed,
+    ):
+        await eventually(lambda: all(each.models for each in bed.process.table.snapshot.endpoints), True)
+        answer = await ask(bed.port, get("/v1/models"))
+        assert [each["id"] for each in answer.json["data"]] == ["a", "b", "c"]
+        assert (await ask(bed.port, post(chat(model="c")))).status == 200
+        assert two.seen
+        assert not one.seen
 
 
 async def test_requests_without_a_first_byte_leave_a_worker_that_fails_its_checks() -> None:
@@ -65,15 +69,18 @@ async def test_requests_without_a_first_byte_leave_a_worker_that_fails_its_check
 
 
 async def test_requests_without_a_first_byte_move_to_a_healthy_worker() -> None:
-    async with RawWorker(hang) as frozen, RawWorker(answer_json) as good:
-        async with RouterBed(frozen.url, good.url, timeouts={"firstByteSeconds": 60}) as bed:
-            waiting = [
-                asyncio.create_task(ask(bed.port, post(chat(content=str(n) * 99)), within_seconds=20)) for n in range(8)
-            ]
-            await eventually(lambda: len(frozen.seen) > 0, True)
-            frozen.healthy = False
-            answers = await asyncio.gather(*waiting)
-            assert [each.status for each in answers] == [200] * 8
+    async with (
+        RawWorker(hang) as frozen,
+        RawWorker(answer_json) as good,
+        RouterBed(frozen.url, good.url, timeouts={"firstByteSeconds": 60}) as bed,
+    ):
+        waiting = [
+            asyncio.create_task(ask(bed.port, post(chat(content=str(n) * 99)), within_seconds=20)) for n in range(8)
+        ]
+        await eventually(lambda: len(frozen.seen) > 0, True)
+        frozen.healthy = False
+        answers = await asyncio.gather(*waiting)
+        assert [each.status for each in answers] == [200] * 8
 
 
 async def test_request_that_finds_nobody_ready_waits_for_who_comes() -> None:
@@ -172,7 +179,7 @@ class Router:
         self.process: asyncio.subprocess.Process
         self.ready_line = ""
 
-    async def __aenter__(self) -> "Router":
+    async def __aenter__(self) -> Self:
         self.process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -244,15 +251,18 @@ async def test_drain_that_takes_too_long_ends_streams_with_an_error_event(tmp_pa
 
 
 async def test_second_signal_ends_at_once(tmp_path: Path) -> None:
-    async with RawWorker(hang) as worker, Router(write_config(tmp_path, worker.url, drain_seconds=60)) as router:
-        async with RawClient(router.port) as client:
-            await client.send(post(chat()))
-            await eventually(lambda: len(worker.seen), 1)
-            router.process.send_signal(signal.SIGTERM)
-            await asyncio.sleep(0.2)
-            assert router.process.returncode is None
-            router.process.send_signal(signal.SIGTERM)
-            assert await asyncio.wait_for(router.process.wait(), 2) != 0
+    async with (
+        RawWorker(hang) as worker,
+        Router(write_config(tmp_path, worker.url, drain_seconds=60)) as router,
+        RawClient(router.port) as client,
+    ):
+        await client.send(post(chat()))
+        await eventually(lambda: len(worker.seen), 1)
+        router.process.send_signal(signal.SIGTERM)
+        await asyncio.sleep(0.2)
+        assert router.process.returncode is None
+        router.process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(router.process.wait(), 2) != 0
 
 
 async def test_bad_config_and_a_taken_port_are_one_message_and_exit_2(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Workers that break, in every place where one can: retried unseen before the first byte, never dressed as success after it."""
+"""Workers that break, in every place: retried unseen before the first byte, never dressed as success after it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -257,20 +257,26 @@ MISSING = json_answer(b'{"error": {"message": "The model `m` does not exist.", "
 
 
 async def test_missing_model_is_asked_elsewhere_and_remembered() -> None:
-    async with RawWorker(then(MISSING, end="keep")) as without, RawWorker(answer_json) as good:
-        async with RouterBed(without.url, good.url) as bed:
-            answers = [await ask(bed.port, post(chat(content=str(n) * 99))) for n in range(12)]
-            assert [each.status for each in answers] == [200] * 12
-            assert len(without.seen) == 1
-            assert b"upstream_faults_total{" not in bed.process.metrics.render()
+    async with (
+        RawWorker(then(MISSING, end="keep")) as without,
+        RawWorker(answer_json) as good,
+        RouterBed(without.url, good.url) as bed,
+    ):
+        answers = [await ask(bed.port, post(chat(content=str(n) * 99))) for n in range(12)]
+        assert [each.status for each in answers] == [200] * 12
+        assert len(without.seen) == 1
+        assert b"upstream_faults_total{" not in bed.process.metrics.render()
 
 
 async def test_model_that_nobody_has_is_404() -> None:
-    async with RawWorker(then(MISSING, end="keep")) as one, RawWorker(then(MISSING, end="keep")) as two:
-        async with RouterBed(one.url, two.url) as bed:
-            answer = await ask(bed.port, post(chat()))
-            assert (answer.status, answer.error_code) == (404, "model_not_found")
-            assert (await ask(bed.port, post(chat(model="other")))).error_code == "model_not_found"
+    async with (
+        RawWorker(then(MISSING, end="keep")) as one,
+        RawWorker(then(MISSING, end="keep")) as two,
+        RouterBed(one.url, two.url) as bed,
+    ):
+        answer = await ask(bed.port, post(chat()))
+        assert (answer.status, answer.error_code) == (404, "model_not_found")
+        assert (await ask(bed.port, post(chat(model="other")))).error_code == "model_not_found"
 
 
 async def test_idle_connection_closed_by_the_worker_is_replaced_unseen() -> None:
