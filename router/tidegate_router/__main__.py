@@ -27,8 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         uvloop.run(serve(config))
     except OSError as error:
-        reason = error.strerror or str(error)
-        print(f"tidegate-router: {config.listen.host}:{config.listen.port}: {reason}", file=sys.stderr)
+        where = error.filename or f"{config.listen.host}:{config.listen.port}"
+        print(f"tidegate-router: {where}: {error.strerror or error}", file=sys.stderr)
         return 2
     return 0
 

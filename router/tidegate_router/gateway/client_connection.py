@@ -34,6 +34,7 @@ class ClientConnection(asyncio.Protocol):
     """See the module. Reading is the `RequestReader`'s, answering the `Exchange`'s."""
 
     __slots__ = (
+        "_choked",
         "_deadline",
         "_exchange",
         "_gateway",
@@ -62,6 +63,7 @@ class ClientConnection(asyncio.Protocol):
         self._queue: deque[Arrived] = deque()
         self._queued_bytes = 0
         self._pumping = False
+        self._choked = False
         self._paused = False
         self._last = False
         self._lingering = False
@@ -114,17 +116,20 @@ class ClientConnection(asyncio.Protocol):
             exchange.client_gone()
 
     def pause_writing(self) -> None:
-        if self._transport is not None:
-            self._stalled_at_bytes = self._transport.get_write_buffer_size()
-        self._deadline.arm(self._timeouts.client_stalled_seconds)
+        self._choked = True
+        self._await_reader()
         if self._exchange is not None:
             self._exchange.client_slow()
 
     def resume_writing(self) -> None:
-        if not self._lingering and not self._last:
-            self._deadline.clear()
+        self._choked = False
+        if self._last:
+            return
+        self._deadline.clear()
         if self._exchange is not None:
             self._exchange.client_ready()
+        elif not self._pumping:
+            self._pump()
 
     # --- what the reader saw ------------------------------------------------------------------------------------------
 
@@ -140,7 +145,7 @@ class ClientConnection(asyncio.Protocol):
         if not writer.keep_alive or self._gateway.draining:
             self._close_after_answer()
             return
-        if self._pumping:
+        if self._pumping or self._choked:
             return
         if self._queue or self._paused or self._reader.in_message:
             self._pump()
@@ -164,16 +169,26 @@ class ClientConnection(asyncio.Protocol):
         """Start queued requests, one at a time, until one has to wait."""
         self._pumping = True
         try:
-            while self._exchange is None and self._queue and self._transport is not None and not self._last:
+            while self._exchange is None and self._queue and self._transport is not None and self._may_answer:
                 arrived = self._queue.popleft()
                 self._queued_bytes -= len(arrived.body)
                 self._deadline.clear()
                 self._answer(arrived, self._transport)
         finally:
             self._pumping = False
-        if self._exchange is None and not self._last:
+        if self._exchange is None and self._may_answer:
             self._resume_reading()
             self._await_request()
+
+    @property
+    def _may_answer(self) -> bool:
+        """Whether another answer may be begun: the connection stays, and the client takes what it has been sent."""
+        return not self._last and not self._choked
+
+    def _await_reader(self) -> None:
+        if self._transport is not None:
+            self._stalled_at_bytes = self._transport.get_write_buffer_size()
+        self._deadline.arm(self._timeouts.client_stalled_seconds)
 
     def _answer(self, arrived: Arrived, transport: asyncio.Transport) -> None:
         writer = AnswerWriter(transport, arrived.head)
@@ -209,7 +224,7 @@ class ClientConnection(asyncio.Protocol):
         if self._queue or self._reader.in_message or self._reader.refused:
             self._linger()
             return
-        self._deadline.arm(self._timeouts.client_stalled_seconds)
+        self._await_reader()
         self._transport.close()
 
     def _linger(self) -> None:
@@ -239,13 +254,14 @@ class ClientConnection(asyncio.Protocol):
         transport = self._transport
         if transport is None:
             return
-        if self._exchange is not None or (self._last and not self._lingering):
-            unsent = transport.get_write_buffer_size()
-            if 0 < unsent < self._stalled_at_bytes:
-                self._stalled_at_bytes = unsent
-                self._deadline.arm(self._timeouts.client_stalled_seconds)
-                return
-            transport.abort()
+        if self._choked or (self._last and not self._lingering):
+            # Some of it was taken since: slow is not stalled.
+            if 0 < transport.get_write_buffer_size() < self._stalled_at_bytes:
+                self._await_reader()
+            else:
+                transport.abort()
+        elif self._exchange is not None:
+            return
         elif self._lingering or not self._reader.in_message:
             transport.abort()
         else:

@@ -15,6 +15,13 @@ from typing import TYPE_CHECKING
 from tidegate_proto.openai_errors import ApiError, ApiErrorKind
 
 from tidegate_router.gateway.answer_writer import AnswerWriter
+from tidegate_router.gateway.exchange_errors import (
+    answer_broken,
+    attempts_failed,
+    model_not_found,
+    nobody_ready,
+    shutting_down,
+)
 from tidegate_router.gateway.openai_request import CHAT_PATH, COMPLETIONS_PATH
 from tidegate_router.gateway.request_head import RequestHead
 from tidegate_router.gateway.retry_state import RetryState
@@ -109,7 +116,7 @@ class Exchange:
             self._finish(Outcome.COMPLETED if local.error is None else Outcome.REJECTED)
             return
         if gateway.draining:
-            self._error(ApiError(ApiErrorKind.UNAVAILABLE, "the router is shutting down"), Outcome.REJECTED)
+            self._error(shutting_down(), Outcome.REJECTED)
             return
         request = gateway.parse_inference(head, body) if inference else gateway.parse_other(head, body)
         if isinstance(request, ApiError):
@@ -121,6 +128,8 @@ class Exchange:
     def client_gone(self) -> None:
         """The client has left: whatever runs for it stops now."""
         self._writer.keep_alive = False
+        if self._attempt is not None:
+            self._gateway.attempt_abandoned(self._attempt)
         self._finish(Outcome.CLIENT_GONE)
 
     def client_slow(self) -> None:
@@ -137,7 +146,7 @@ class Exchange:
 
     def give_up_draining(self) -> None:
         """The router has to end before the answer does."""
-        error = ApiError(ApiErrorKind.UNAVAILABLE, "the router is shutting down")
+        error = shutting_down()
         self._writer.keep_alive = False
         if self._attempt is not None and self._attempt.begun:
             self._cut(self._attempt, error)
@@ -152,7 +161,7 @@ class Exchange:
 
     def waited_too_long(self) -> None:
         """No endpoint came in while it waited."""
-        error = self._retries.final_error() or ApiError(ApiErrorKind.UNAVAILABLE, "no worker is ready; try again soon")
+        error = self._retries.final_error() or nobody_ready()
         self._error(error, Outcome.FAILED, self._retries.retry_after or 1)
 
     def _dispatch(self) -> None:
@@ -190,9 +199,9 @@ class Exchange:
             self._error(error, outcome, self._retries.retry_after)
         elif rejected.reason == "model-not-found":
             model = self.placement.request.model if self.placement is not None else ""
-            self._error(_model_not_found(model), Outcome.REJECTED)
+            self._error(model_not_found(model), Outcome.REJECTED)
         else:
-            self._error(ApiError(ApiErrorKind.UNAVAILABLE, "no worker is ready; try again soon"), Outcome.FAILED, 1)
+            self._error(nobody_ready(), Outcome.FAILED, 1)
 
     # --- AttemptOwner -------------------------------------------------------------------------------------------------
 
@@ -223,7 +232,7 @@ class Exchange:
             self._retries.busy(slot, retry_after_seconds(head.retry_after))
         else:
             model = self.placement.request.model if self.placement is not None else ""
-            self._retries.without_model(slot, _model_not_found(model))
+            self._retries.without_model(slot, model_not_found(model))
             if model:
                 self._gateway.table.add_without_model(slot, model)
         self._elsewhere(attempt)
@@ -232,9 +241,9 @@ class Exchange:
         self.reason = fault.value
         self._gateway.worker_failed(self, attempt, fault)
         if attempt.begun:
-            self._cut(attempt, ApiError(fault.error_kind, _broken_message(fault)))
+            self._cut(attempt, answer_broken(fault))
             return
-        self._retries.failed(attempt.endpoint.slot, fault, ApiError(fault.error_kind, _failed_message(fault)))
+        self._retries.failed(attempt.endpoint.slot, fault, attempts_failed(fault))
         self._elsewhere(attempt)
 
     def may_leave(self, attempt: Attempt) -> bool:
@@ -299,16 +308,3 @@ class Exchange:
             f"x-tidegate-scores: {scores}\r\n"
             f"x-tidegate-attempts: {self.attempts}\r\n"
         ).encode("latin-1", "replace")
-
-
-def _model_not_found(model: str) -> ApiError:
-    shown = model if len(model) <= 128 else model[:125] + "..."
-    return ApiError(ApiErrorKind.MODEL_NOT_FOUND, f"model: no worker serves {shown!r}; see /v1/models", param="model")
-
-
-def _failed_message(fault: Fault) -> str:
-    return f"no worker answered; the last attempt ended with: {fault.value}"
-
-
-def _broken_message(fault: Fault) -> str:
-    return f"the worker's answer broke off: {fault.value}; what was sent is not complete"

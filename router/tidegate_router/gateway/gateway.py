@@ -25,7 +25,8 @@ from tidegate_router.state.health import HealthBoard, Transition
 from tidegate_router.state.prefix_index import TextPrefixIndex
 from tidegate_router.state.request import Request
 from tidegate_router.tickets.ticket import Usage
-from tidegate_router.upstream.attempt import Attempt, AttemptLimits
+from tidegate_router.upstream.attempt import Attempt
+from tidegate_router.upstream.attempt_owner import AttemptLimits
 from tidegate_router.upstream.deadline_wheel import DeadlineWheel
 from tidegate_router.upstream.faults import Fault, Verdict
 from tidegate_router.upstream.pool import UpstreamPool
@@ -155,6 +156,10 @@ class Gateway:
                 usage.prompt_tokens,
                 usage.cached_tokens,
             )
+
+    def attempt_abandoned(self, attempt: Attempt) -> None:
+        """The client left while a worker was at it."""
+        self._metrics.attempt_ended(attempt.endpoint.name, "abandoned")
 
     def worker_refused(self, exchange: Exchange, attempt: Attempt, verdict: Verdict) -> None:
         """The worker works, but not for this request."""

@@ -10,15 +10,13 @@ both; the worker then sees its client gone. Its owner hears of exactly one end, 
 """
 
 import asyncio
-from dataclasses import dataclass
-from typing import Protocol
 
 from tidegate_proto import sse
 
 from tidegate_router.state.endpoints import Endpoint
 from tidegate_router.tickets.lease import EndpointLease
-from tidegate_router.tickets.ticket import Usage
 from tidegate_router.upstream.answer_head import AnswerHead
+from tidegate_router.upstream.attempt_owner import AttemptLimits, AttemptOwner
 from tidegate_router.upstream.connection import UpstreamConnection
 from tidegate_router.upstream.event_stream_watch import EventStreamWatch
 from tidegate_router.upstream.faults import Fault, Verdict, names_missing_model, verdict_on_status
@@ -30,41 +28,6 @@ _REFUSAL_BODY_SECONDS = 1.0
 
 _AFTER_DONE_SECONDS = 2.0
 """How long a worker may take to end its body after `[DONE]`."""
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptLimits:
-    """Bounds of each attempt."""
-
-    first_byte_seconds: float
-    between_chunks_seconds: float
-    max_held_bytes: int
-    """A non-streaming answer up to this size is held until whole."""
-
-
-class AttemptOwner(Protocol):
-    """Who asked. Exactly one of `answer_ready`, `answer_ended`, `attempt_refused` and `attempt_failed` ends it."""
-
-    def answer_ready(self, attempt: "Attempt", head: AnswerHead, body: bytes, usage: Usage | None) -> None:
-        """A whole answer to pass on."""
-
-    def answer_started(self, attempt: "Attempt", head: AnswerHead, data: bytes) -> None:
-        """An answer to pass on as it comes, with its first bytes."""
-
-    def answer_continued(self, attempt: "Attempt", data: bytes) -> None:
-        """More of it."""
-
-    def answer_ended(self, attempt: "Attempt", usage: Usage | None) -> None:
-        """It is whole."""
-
-    def attempt_refused(self, attempt: "Attempt", verdict: Verdict, head: AnswerHead, body: bytes) -> None:
-        """The worker answered that it cannot take this request: busy, or without the model."""
-
-    def attempt_failed(self, attempt: "Attempt", fault: Fault) -> None:
-        """The worker failed; `attempt.begun` says whether the client has bytes of the answer."""
-
-    def may_leave(self, attempt: "Attempt") -> bool:
-        """Whether the request could be sent to another endpoint now."""
 
 
 class Attempt:
@@ -138,12 +101,12 @@ class Attempt:
 
     def pause(self) -> None:
         """Read no further until `resume`: the client takes its time."""
-        if self._connection is not None:
+        if self._connection is not None and self._connection.sink is self:
             self._connection.pause()
 
     def resume(self) -> None:
         """Read on."""
-        if self._connection is not None:
+        if self._connection is not None and self._connection.sink is self:
             self._connection.resume(self._limits.between_chunks_seconds)
 
     def leave_unhealthy(self) -> None:

@@ -7,7 +7,18 @@ import socket
 import pytest
 from raw_http_client import RawClient, ask, chat, get, post
 from router_bed import RouterBed, eventually
-from upstream_servers import DONE, LAST_CHUNK, SSE_HEAD, Connection, RawWorker, Seen, answer_json, chunked, delta
+from upstream_servers import (
+    DONE,
+    LAST_CHUNK,
+    SSE_HEAD,
+    Connection,
+    RawWorker,
+    Seen,
+    answer_json,
+    chunked,
+    delta,
+    json_answer,
+)
 
 
 async def hang(connection: Connection, seen: Seen) -> None:
@@ -131,6 +142,26 @@ async def test_reader_that_never_reads_is_dropped() -> None:
         await bed.at_rest()
         writer.transport.abort()
         del reader
+
+
+async def test_slow_reader_of_a_whole_answer_does_not_disturb_the_connection_it_came_from() -> None:
+    body = b'{"text": "' + b"z" * 900_000 + b'"}'
+
+    async def large(connection: Connection, seen: Seen) -> None:
+        await connection.send(json_answer(body))
+
+    async with RawWorker(large) as worker, RouterBed(worker.url) as bed:
+        reader, writer = await asyncio.open_connection("127.0.0.1", bed.port, limit=1)
+        writer.write(post(chat()) * 12)
+        await eventually(lambda: len(worker.seen) > 2, True)
+        await asyncio.sleep(0.2)
+        assert len(worker.seen) < 12, "answers are not begun while the client takes none"
+        for _ in range(5):
+            assert (await ask(bed.port, post(chat()), within_seconds=2)).body == body
+        read = 0
+        while read < 12 * len(body):
+            read += len(await asyncio.wait_for(reader.read(1 << 20), 5))
+        writer.transport.abort()
 
 
 # --- bounds -----------------------------------------------------------------------------------------------------------
