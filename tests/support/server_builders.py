@@ -78,6 +78,8 @@ def block_name(number: int) -> bytes:
 class ScriptedEngine:
     """An engine link that remembers what it was told, and says what a test makes it say."""
 
+    silent_seconds = 0.0
+
     def __init__(self) -> None:
         self.submitted: list[Submit] = []
         self.aborted: list[tuple[str, int | None]] = []

@@ -27,8 +27,13 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add_server_flags(parser)
     engine = parser.add_argument_group("engine")
-    engine.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"], help="of weights and KV")
-    engine.add_argument("--device", default="cpu", choices=["cpu"], help="where the model runs (default: %(default)s)")
+    engine.add_argument(
+        "--dtype",
+        default="auto",
+        choices=["auto", "float32", "bfloat16", "float16"],
+        help="of weights and KV; auto: bfloat16 on an accelerator, float32 on a CPU",
+    )
+    engine.add_argument("--device", default="auto", help="cpu or cuda; auto: cuda where there is one, else cpu")
     engine.add_argument("--kv-memory-bytes", type=at_least(1), help="memory for the KV cache")
     engine.add_argument("--threads", type=at_least(1), help="compute threads (default: as many as cores may be used)")
     add_engine_flags(engine)
@@ -111,6 +116,7 @@ def engine_settings(options: argparse.Namespace, scheduler: SchedulerSettings) -
     return EngineSettings(
         model_uri=options.model,
         dtype=options.dtype,
+        device=options.device,
         context_tokens=options.context_tokens,
         kv_blocks=options.kv_blocks,
         kv_memory_bytes=options.kv_memory_bytes,

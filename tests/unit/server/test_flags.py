@@ -34,7 +34,13 @@ def test_every_flag_reaches_the_settings_it_is_for() -> None:
     engine = engine_settings(options, scheduler_settings(parser, options))
     server = server_settings(options, "unused")
     assert (engine.model_uri, engine.dtype, engine.context_tokens, engine.kv_blocks) == ("x.gguf", "bfloat16", 3, 4)
-    assert (engine.kv_memory_bytes, engine.block_size, engine.threads, engine.runner) == (5, 6, 7, "torch")
+    assert (engine.kv_memory_bytes, engine.block_size, engine.threads, engine.runner, engine.device) == (
+        5,
+        6,
+        7,
+        "torch",
+        "cpu",
+    )
     assert (engine.scheduler.max_batched_tokens, engine.scheduler.max_running) == (8, 8)
     assert (server.host, server.port, server.telemetry_port, server.served_names) == ("0.0.0.0", 1, 2, ("a", "b"))
     assert (server.max_body_bytes, server.drain_seconds) == (9, 1.5)
@@ -42,7 +48,7 @@ def test_every_flag_reaches_the_settings_it_is_for() -> None:
 
 @pytest.mark.parametrize(
     "words",
-    ["", "--model m --port 70000", "--model m --port x", "--model m --drain-seconds -1", "--model m --device tpu"],
+    ["", "--model m --port 70000", "--model m --port x", "--model m --drain-seconds -1", "--model m --dtype int3"],
 )
 def test_a_wrong_flag_ends_with_exit_code_2(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:

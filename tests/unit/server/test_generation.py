@@ -12,7 +12,7 @@ from tidegate_worker.server.errors import RequestRefusedError
 from tidegate_worker.server.generation import Generation
 from tidegate_worker.server.metrics import WorkerCounts
 from tidegate_worker.server.plan import GenerationPlan
-from tidegate_worker.server.service import WorkerService, WorkerState
+from tidegate_worker.server.service import STALLED_SECONDS, WorkerService, WorkerState
 from tidegate_worker.server.telemetry import TelemetryHub
 
 
@@ -203,3 +203,10 @@ async def test_the_context_is_the_whole_cache_where_that_is_smaller() -> None:
     made = WorkerService(("m",), TelemetryHub(1, ("m",), counts), counts)
     made.engine_ready(ready(total_blocks=2, max_model_tokens=4096), CODEC, ScriptedEngine())
     assert made.limits.context_tokens == 32
+
+
+async def test_an_engine_that_owes_an_answer_for_too_long_is_stalled() -> None:
+    made, engine = service()
+    assert not made.stalled
+    engine.silent_seconds = STALLED_SECONDS + 1
+    assert made.stalled

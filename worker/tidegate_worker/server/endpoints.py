@@ -191,17 +191,17 @@ class ModelsEndpoint(Endpoint):
 
 
 class HealthEndpoint(Endpoint):
-    """`/health`: 200 while a loaded engine lives, draining or not."""
+    """`/health`: 200 while a loaded engine makes progress, draining or not."""
 
     async def serve(self, exchange: Exchange) -> None:
-        await _send_state(exchange, self._service.state, {WorkerState.READY, WorkerState.DRAINING})
+        await _send_state(exchange, self._service, {WorkerState.READY, WorkerState.DRAINING})
 
 
 class ReadyEndpoint(Endpoint):
     """`/ready`: 200 while new requests may come."""
 
     async def serve(self, exchange: Exchange) -> None:
-        await _send_state(exchange, self._service.state, {WorkerState.READY})
+        await _send_state(exchange, self._service, {WorkerState.READY})
 
 
 class MetricsEndpoint(Endpoint):
@@ -212,6 +212,8 @@ class MetricsEndpoint(Endpoint):
         await exchange.send_whole(200, body, b"text/plain; version=0.0.4; charset=utf-8")
 
 
-async def _send_state(exchange: Exchange, state: WorkerState, good: set[WorkerState]) -> None:
-    body = msgspec.json.encode({"status": state.value})
-    await exchange.send_whole(200 if state in good else 503, body, retry_after=None if state in good else 1)
+async def _send_state(exchange: Exchange, service: WorkerService, good: set[WorkerState]) -> None:
+    healthy = service.state in good and not service.stalled
+    status = "stalled" if service.stalled else service.state.value
+    body = msgspec.json.encode({"status": status})
+    await exchange.send_whole(200 if healthy else 503, body, retry_after=None if healthy else 1)

@@ -28,6 +28,8 @@ from tidegate_worker.server.text_codec import TextCodec
 
 T = TypeVar("T")
 
+STALLED_SECONDS = 60.0
+"""An engine that owes an answer speaks after every step; no step of a healthy one takes near that long."""
 INLINE_TEXT_BYTES = 4096
 """Bodies up to this size are tokenised on the event loop: about 2 ms, less than a thread hand-over under load costs."""
 TEXT_THREADS = 2
@@ -44,6 +46,11 @@ class WorkerState(enum.Enum):
 
 class EngineLink(Protocol):
     """What the service says to the engine process. Neither call waits."""
+
+    @property
+    def silent_seconds(self) -> float:
+        """How long the engine has owed an answer and said nothing."""
+        ...
 
     def submit(self, message: Submit, on_output: Callable[[ChoiceOutput], None]) -> None:
         """Start a request; every output of its choices goes to `on_output`, later, on the event loop."""
@@ -96,6 +103,11 @@ class WorkerService:
         self.hub.engine_ready(ready)
         if self.state is WorkerState.LOADING:
             self.state = WorkerState.READY
+
+    @property
+    def stalled(self) -> bool:
+        """The engine's process lives but makes no progress."""
+        return self._engine is not None and self._engine.silent_seconds > STALLED_SECONDS
 
     def drain(self) -> None:
         """Let nobody in any more; whoever is inside may finish."""
