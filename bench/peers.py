@@ -13,6 +13,7 @@ from pathlib import Path
 from bench.processes import BenchError, free_ports
 
 PEERS_FOLDER = Path(".tools") / "peers"
+_WITHOUT_PEERS = "--peers none measures our router alone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +81,15 @@ def _installed(distribution: str, version: str) -> Path:
     marker = folder / ".installed"
     if not marker.exists():
         print(f"setup: installing {distribution} {version} into {folder}", flush=True)
-        venv.create(folder, with_pip=True, clear=True)
+        try:
+            venv.create(folder, with_pip=True, clear=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise BenchError(f"no virtual environment in {folder}: {error}; {_WITHOUT_PEERS}") from error
         pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         finished = subprocess.run([*pip, f"{distribution}=={version}"], capture_output=True, text=True, check=False)
         if finished.returncode:
-            raise BenchError(f"pip could not install {distribution}=={version}:\n{finished.stderr.strip()[-1000:]}")
+            why = finished.stderr.strip()[-1000:]
+            raise BenchError(f"pip could not install {distribution}=={version}; {_WITHOUT_PEERS}:\n{why}")
         marker.touch()
     return program
 

@@ -187,3 +187,39 @@ async def test_a_drained_router_lets_running_streams_end(two_workers: tuple[Work
         for _, writer in connections:
             writer.close()
         router.assert_clean_log()
+
+
+async def test_a_frozen_worker_holds_nothing_up_and_is_used_again_when_it_thaws() -> None:
+    settings = {
+        "timeouts": {"firstByteSeconds": 60, "betweenChunksSeconds": 1.5},
+        "healthCheck": {"intervalSeconds": 0.3, "timeoutSeconds": 1},
+    }
+    flags = (*FLAGS, "--max-running", "8")
+    with (
+        sim_worker(*flags) as survivor,
+        sim_worker(*flags) as frozen,
+        RouterProcess([survivor.url, frozen.url], settings) as router,
+    ):
+        tree = [psutil.Process(frozen.process.pid), *psutil.Process(frozen.process.pid).children(recursive=True)]
+
+        def freeze_under_load() -> None:
+            eventually(lambda: total(scrape(frozen.port), "vllm:generation_tokens_total"), lambda tokens: tokens > 40)
+            for process in tree:
+                process.suspend()
+
+        chats = sim_chats(32, name="frozen", max_tokens=24)
+        load = run_load(router.port, chats, connections=len(chats), timeout_seconds=30)
+        try:
+            outcome, _ = await asyncio.gather(load, asyncio.to_thread(freeze_under_load))
+            assert set(outcome.endings) <= {Ending.OK, Ending.ERROR_EVENT}, outcome.summary()
+            assert len(outcome.of(Ending.ERROR_EVENT)) <= 8, outcome.summary()  # what it ran at once
+            after = await run_load(router.port, sim_chats(4, name="meanwhile", max_tokens=2), connections=4)
+            assert set(after.endings) == {Ending.OK}, after.summary()
+        finally:
+            for process in tree:
+                process.resume()
+        await assert_used_again(router, frozen)
+        router.assert_idle()
+        for worker in (survivor, frozen):
+            assert_worker_is_empty(worker)
+        router.assert_clean_log()
