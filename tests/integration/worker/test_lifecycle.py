@@ -133,6 +133,38 @@ def alive(pid: int) -> bool:
         return False
 
 
+STUCK_LOADING = """
+import sys, time
+from tidegate_worker.server.lifecycle import ModelSource, ServerSettings, run
+settings = ServerSettings("127.0.0.1", int(sys.argv[1]), 0, ("m",), 1000, 1.0)
+sys.exit(run(settings, ModelSource(lambda: time.sleep(300), lambda: None)))
+"""
+
+
+def test_a_worker_says_so_while_it_loads_and_can_be_stopped_then() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    process = subprocess.Popen([sys.executable, "-c", STUCK_LOADING, str(port)])
+    try:
+        health = eventually(lambda: try_get(f"http://127.0.0.1:{port}/health"), lambda answer: answer is not None, 30)
+        assert health is not None
+        assert (health.status_code, health.json()) == (503, {"status": "loading"})
+        refused = httpx.post(f"http://127.0.0.1:{port}/v1/completions", json=LONG)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "model_loading")
+        process.terminate()
+        assert process.wait(10) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def try_get(url: str) -> httpx.Response | None:
+    try:
+        return httpx.get(url)
+    except httpx.TransportError:
+        return None
+
+
 @pytest.mark.parametrize("flag", ["--port", "--telemetry-port"])
 def test_a_port_in_use_is_one_line_and_exit_code_2(flag: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:

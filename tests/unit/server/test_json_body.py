@@ -59,6 +59,7 @@ def test_a_member_that_occurs_twice_is_refused(body: bytes) -> None:
         b'{"a":' + b"9" * 5000 + b"}",
         b'{"b":"\xff"}',
         b'{"\xff":1}',
+        b'{"unknown":"\xff"}',
         b'{"b":"\\ud800"}',
         b'{"b":"\\udc00 x"}',
         b'{"a":true}',

@@ -51,6 +51,8 @@ def decode(body: bytes, request_type: type[T]) -> tuple[T, dict[str, msgspec.Raw
     Raises `RequestRefusedError` (400) for anything that is not one JSON object of the right shape.
     """
     try:
+        if not body.isascii():
+            body.decode()  # the decoder skips members that it does not know without reading their text
         members = _members.decode(body)
         _refuse_repeated_members(body, members)
         return msgspec.json.decode(body, type=request_type), members

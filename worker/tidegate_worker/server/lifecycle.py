@@ -14,9 +14,10 @@ import random
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import uvicorn
 import uvloop
@@ -39,7 +40,7 @@ FAREWELL_SECONDS = 2.0
 """For last error events to reach their clients once nothing more will be computed."""
 BACKLOG = 2048
 
-_log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +144,10 @@ class _Worker:
             await engine.close()
 
     async def _load(self) -> tuple[EngineClient, TextCodec]:
-        settings = await asyncio.to_thread(self._source.engine_settings)
+        settings = await _in_daemon_thread(self._source.engine_settings)
         starting = asyncio.create_task(EngineClient.start(settings), name="engine-start")
         try:
-            codec = await asyncio.to_thread(self._source.codec)
+            codec = await _in_daemon_thread(self._source.codec)
             return await starting, codec
         except BaseException:
             starting.cancel()
@@ -231,6 +232,32 @@ def _listen(host: str, port: int) -> socket.socket:
         reason = getattr(error, "strerror", None) or str(error)
         raise OSError(f"cannot listen on {host}:{port}: {reason}") from error
     return listener
+
+
+async def _in_daemon_thread(work: Callable[[], T]) -> T:
+    """`asyncio.to_thread`, except that the process can end in the middle of the work (a download may take minutes)."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def settle(outcome: T | None, error: BaseException | None) -> None:
+        if done.done():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(cast("T", outcome))
+
+    def target() -> None:
+        outcome, error = None, None
+        try:
+            outcome = work()
+        except BaseException as raised:  # noqa: BLE001 (carried to the caller)
+            error = raised
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+            loop.call_soon_threadsafe(settle, outcome, error)
+
+    threading.Thread(target=target, name="load", daemon=True).start()
+    return await done
 
 
 async def _idle_within(service: WorkerService, seconds: float) -> None:
