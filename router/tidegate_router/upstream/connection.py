@@ -163,21 +163,22 @@ class UpstreamConnection(asyncio.Protocol):
                 self._break(Fault.MALFORMED)
             return
         pieces = self._pieces
-        if self._complete and not self._head_told and not malformed and not self._excess:
+        if self._complete and (malformed or self._excess):
+            # Before the last bytes are passed on: without them nobody takes the answer for whole.
+            self._break(Fault.OVERLONG)
+            return
+        if self._complete and not self._head_told:
             self._let_go()
             sink.answer_at_once(head, pieces[0] if len(pieces) == 1 else b"".join(pieces))
             return
         self._tell(sink, head, pieces)
         if self._sink is not sink:
             return
-        if not self._complete:
-            if malformed:
-                self._break(Fault.MALFORMED)
-        elif malformed or self._excess:
-            self._break(Fault.OVERLONG)
-        else:
+        if self._complete:
             self._let_go()
             sink.answer_complete(close_delimited=False)
+        elif malformed:
+            self._break(Fault.MALFORMED)
 
     def _tell(self, sink: AnswerSink, head: AnswerHead, pieces: list[bytes]) -> None:
         """Pass on what the parser noted of an answer that takes more than one read."""

@@ -74,6 +74,16 @@ BEFORE_FIRST_BYTE: dict[str, tuple[Script, str]] = {
     "error event first, split": (then(SSE_HEAD, chunked(ERROR_EVENT[:12]), chunked(ERROR_EVENT[12:])), "error-event"),
     "stream that ends before its first event": (then(SSE_HEAD + chunked(b"data: {") + LAST_CHUNK, end="keep"), "cut"),
     "empty stream": (then(SSE_HEAD + LAST_CHUNK, end="keep"), "cut"),
+    "stream with too many bytes for its content-length": (
+        then(
+            JSON_HEAD.replace(b"application/json", b"text/event-stream")
+            + b"content-length: %d\r\n\r\n" % len(delta("hel"))
+            + delta("hel")
+            + DONE,
+            end="keep",
+        ),
+        "overlong",
+    ),
     "stream cut before its first event": (then(SSE_HEAD + chunked(b"data: {"), end="reset"), "cut"),
 }
 
@@ -127,16 +137,6 @@ AFTER_FIRST_BYTE: dict[str, tuple[Script, str]] = {
             JSON_HEAD.replace(b"application/json", b"text/event-stream") + b"content-length: 500\r\n\r\n" + delta("hel")
         ),
         "cut",
-    ),
-    "too many bytes for its content-length": (
-        then(
-            JSON_HEAD.replace(b"application/json", b"text/event-stream")
-            + b"content-length: %d\r\n\r\n" % len(delta("hel"))
-            + delta("hel")
-            + DONE,
-            end="keep",
-        ),
-        "overlong",
     ),
     "done inside a text is no end": (then(BEGUN + chunked(delta("data: [DONE]")) + LAST_CHUNK, end="keep"), "cut"),
 }
@@ -201,6 +201,19 @@ async def test_large_answer_that_is_cut_closes_short() -> None:
         answer = await client.read_answer()
         assert not answer.complete
         assert await client.at_end()
+
+
+async def test_large_answer_with_surplus_bytes_closes_short() -> None:
+    body = b"z" * (3 << 20)
+
+    async def overlong(connection: Connection, seen: Seen) -> None:
+        connection.writer.write(json_answer(body) + b"surplus")
+        await connection.writer.drain()
+
+    async with RawWorker(overlong) as worker, RouterBed(worker.url) as bed:
+        answer = await ask(bed.port, post(chat()))
+        assert not answer.complete
+        assert bed.metric("tidegate_router_upstream_faults_total", endpoint="w0", reason="overlong") == 1
 
 
 async def test_refused_connection_is_answered_elsewhere() -> None:
