@@ -16,7 +16,7 @@ CHAT = {"model": "sim", "messages": [{"role": "user", "content": "hi"}]}
 
 def test_a_simulated_worker_starts_fast_and_without_torch() -> None:
     with sim_worker() as worker:
-        assert worker.start_seconds < 5  # 1 s alone; tests share the machine
+        assert worker.start_seconds < 10  # about 1 s alone; tests share the machine
         for pid in (worker.process.pid, *child_processes(worker.process.pid)):
             assert "libtorch" not in Path(f"/proc/{pid}/maps").read_text()
 
