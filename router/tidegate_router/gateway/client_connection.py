@@ -135,7 +135,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _on_request(self, arrived: Arrived) -> None:
         self._queue.append(arrived)
-        self._queued_bytes += len(arrived.body)
+        self._queued_bytes += len(arrived[1])
 
     # --- answering ----------------------------------------------------------------------------------------------------
 
@@ -171,7 +171,7 @@ class ClientConnection(asyncio.Protocol):
         try:
             while self._exchange is None and self._queue and self._transport is not None and self._may_answer:
                 arrived = self._queue.popleft()
-                self._queued_bytes -= len(arrived.body)
+                self._queued_bytes -= len(arrived[1])
                 self._deadline.clear()
                 self._answer(arrived, self._transport)
         finally:
@@ -191,14 +191,15 @@ class ClientConnection(asyncio.Protocol):
         self._deadline.arm(self._timeouts.client_stalled_seconds)
 
     def _answer(self, arrived: Arrived, transport: asyncio.Transport) -> None:
-        writer = AnswerWriter(transport, arrived.head)
-        if arrived.error is not None:
+        head, body, error = arrived
+        writer = AnswerWriter(transport, head)
+        if error is not None:
             writer.keep_alive = False
-            self._gateway.answer_refused(writer, arrived.head, arrived.error)
+            self._gateway.answer_refused(writer, head, error)
             self._linger()
             return
-        self._exchange = exchange = Exchange(self._gateway, self, writer, arrived.head)
-        exchange.begin(arrived.body)
+        self._exchange = exchange = Exchange(self._gateway, self, writer, head)
+        exchange.begin(body)
 
     def _await_request(self) -> None:
         if self._reader.in_body:

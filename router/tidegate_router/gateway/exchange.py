@@ -22,7 +22,7 @@ from tidegate_router.gateway.exchange_errors import (
     nobody_ready,
     shutting_down,
 )
-from tidegate_router.gateway.openai_request import CHAT_PATH, COMPLETIONS_PATH
+from tidegate_router.gateway.openai_request import CHAT_PATH, COMPLETIONS_PATH, parse_passthrough, parse_request
 from tidegate_router.gateway.request_head import RequestHead
 from tidegate_router.gateway.retry_state import RetryState
 from tidegate_router.scheduling.decision import Decision, Rejected
@@ -48,9 +48,6 @@ class Exchange:
         "_client",
         "_client_slow",
         "_gateway",
-        "_retries",
-        "_ticket",
-        "_writer",
         "decision",
         "first_byte_at",
         "head",
@@ -58,17 +55,20 @@ class Exchange:
         "placement",
         "queued_seconds",
         "reason",
+        "retries",
         "sent_at",
+        "ticket",
         "waiting_until",
+        "writer",
     )
 
     def __init__(self, gateway: "Gateway", client: "ClientConnection", writer: AnswerWriter, head: RequestHead) -> None:
         self._gateway = gateway
         self._client = client
-        self._writer = writer
+        self.writer = writer
         self._attempt: Attempt | None = None
-        self._retries = RetryState(gateway.max_attempts)
-        self._ticket = Ticket()
+        self.retries = RetryState(gateway.max_attempts)
+        self.ticket = Ticket()
         self._client_slow = False
         self.head = head
         self.placement: Placement | None = None
@@ -81,26 +81,6 @@ class Exchange:
         self.first_byte_at = 0.0
         self.waiting_until = 0.0
 
-    @property
-    def status(self) -> int:
-        """The status sent to the client, 0 before."""
-        return self._writer.status
-
-    @property
-    def attempts(self) -> int:
-        """Workers asked."""
-        return self._retries.asked
-
-    @property
-    def bytes_out(self) -> int:
-        """Body bytes sent to the client."""
-        return self._writer.bytes_out
-
-    @property
-    def ticket(self) -> Ticket:
-        """What this request holds, and how it ended."""
-        return self._ticket
-
     # --- from the client ----------------------------------------------------------------------------------------------
 
     def begin(self, body: bytes) -> None:
@@ -110,7 +90,7 @@ class Exchange:
         inference = head.path in INFERENCE_PATHS and head.method == b"POST"
         local = None if inference else gateway.local_answer(head)
         if local is not None:
-            self._writer.whole(local.status, local.fields, local.body)
+            self.writer.whole(local.status, local.fields, local.body)
             if local.error is not None:
                 self.reason = gateway.rejected(local.error)
             self._finish(Outcome.COMPLETED if local.error is None else Outcome.REJECTED)
@@ -118,7 +98,11 @@ class Exchange:
         if gateway.draining:
             self._error(shutting_down(), Outcome.REJECTED)
             return
-        request = gateway.parse_inference(head, body) if inference else gateway.parse_other(head, body)
+        if inference:
+            bytes_per_token = gateway.scheduler.bytes_per_token
+            request = parse_request(head.path, body, head.request_id, bytes_per_token=bytes_per_token)
+        else:
+            request = parse_passthrough(head.path, body, head.request_id)
         if isinstance(request, ApiError):
             self._error(request, Outcome.REJECTED)
             return
@@ -127,7 +111,7 @@ class Exchange:
 
     def client_gone(self) -> None:
         """The client has left: whatever runs for it stops now."""
-        self._writer.keep_alive = False
+        self.writer.keep_alive = False
         if self._attempt is not None:
             self._gateway.attempt_abandoned(self._attempt)
         self._finish(Outcome.CLIENT_GONE)
@@ -147,7 +131,7 @@ class Exchange:
     def give_up_draining(self) -> None:
         """The router has to end before the answer does."""
         error = shutting_down()
-        self._writer.keep_alive = False
+        self.writer.keep_alive = False
         if self._attempt is not None and self._attempt.begun:
             self._cut(self._attempt, error)
         else:
@@ -161,17 +145,17 @@ class Exchange:
 
     def waited_too_long(self) -> None:
         """No endpoint came in while it waited."""
-        error = self._retries.final_error() or nobody_ready()
-        self._error(error, Outcome.FAILED, self._retries.retry_after or 1)
+        error = self.retries.final_error() or nobody_ready()
+        self._error(error, Outcome.FAILED, self.retries.retry_after or 1)
 
     def _dispatch(self) -> None:
         placement = self.placement
-        if placement is None or self._ticket.closed:
+        if placement is None or self.ticket.closed:
             return
         gateway = self._gateway
-        decision = gateway.scheduler.schedule(placement, self._retries.tried)
-        if isinstance(decision, Rejected) and decision.reason == "all-tried" and self._retries.start_over():
-            decision = gateway.scheduler.schedule(placement, self._retries.tried)
+        decision = gateway.scheduler.schedule(placement, self.retries.tried)
+        if isinstance(decision, Rejected) and decision.reason == "all-tried" and self.retries.start_over():
+            decision = gateway.scheduler.schedule(placement, self.retries.tried)
         if isinstance(decision, Rejected):
             self._rejected(decision)
             return
@@ -179,10 +163,10 @@ class Exchange:
         load = EndpointLease(gateway.table.load, endpoint.slot, decision.uncached_tokens)
         pool = gateway.pool(endpoint)
         attempt = Attempt(self, endpoint, pool, load, gateway.attempt_limits)
-        self._ticket.hold(attempt)
+        self.ticket.hold(attempt)
         self._attempt = attempt
         self.decision = decision
-        self._retries.asking(endpoint.slot)
+        self.retries.asking(endpoint.slot)
         self.sent_at = gateway.now()
         self.queued_seconds = self.sent_at - self.opened_at
         gateway.scheduler.observe_dispatch(placement, decision)
@@ -190,13 +174,13 @@ class Exchange:
         attempt.start(gateway.upstream_head(self.head, pool, len(body)), body)
 
     def _rejected(self, rejected: Rejected) -> None:
-        if rejected.reason == "no-endpoints" and self._retries.may_ask:
+        if rejected.reason == "no-endpoints" and self.retries.may_ask:
             self._gateway.park(self)
             return
-        error = self._retries.final_error()
+        error = self.retries.final_error()
         if error is not None:
             outcome = Outcome.BUSY if error.kind is ApiErrorKind.RATE_LIMITED else Outcome.FAILED
-            self._error(error, outcome, self._retries.retry_after)
+            self._error(error, outcome, self.retries.retry_after)
         elif rejected.reason == "model-not-found":
             model = self.placement.request.model if self.placement is not None else ""
             self._error(model_not_found(model), Outcome.REJECTED)
@@ -206,21 +190,21 @@ class Exchange:
     # --- AttemptOwner -------------------------------------------------------------------------------------------------
 
     def answer_ready(self, attempt: Attempt, head: AnswerHead, body: bytes, usage: Usage | None) -> None:
-        self._begin_answer(attempt)
-        self._writer.whole(head.status, head.passed + self._debug_fields() if self.head.debug else head.passed, body)
+        self.first_byte_at = time.monotonic()
+        self.writer.whole(head.status, head.passed + self._debug_fields() if self.head.debug else head.passed, body)
         self._succeeded(attempt, usage)
 
     def answer_started(self, attempt: Attempt, head: AnswerHead, data: bytes) -> None:
         self._begin_answer(attempt)
         fields = head.passed + self._debug_fields()
         length = None if attempt.is_event_stream else head.content_length
-        self._writer.begin(head.status, fields, data, length)
+        self.writer.begin(head.status, fields, data, length)
 
     def answer_continued(self, attempt: Attempt, data: bytes) -> None:  # noqa: ARG002 - there is one attempt at a time
-        self._writer.write(data)
+        self.writer.write(data)
 
     def answer_ended(self, attempt: Attempt, usage: Usage | None) -> None:
-        self._writer.end()
+        self.writer.end()
         self._succeeded(attempt, usage)
 
     def attempt_refused(self, attempt: Attempt, verdict: Verdict, head: AnswerHead, body: bytes) -> None:
@@ -229,10 +213,10 @@ class Exchange:
         self._gateway.worker_refused(self, attempt, verdict)
         self.reason = verdict.value
         if verdict is Verdict.BUSY:
-            self._retries.busy(slot, retry_after_seconds(head.retry_after))
+            self.retries.busy(slot, retry_after_seconds(head.retry_after))
         else:
             model = self.placement.request.model if self.placement is not None else ""
-            self._retries.without_model(slot, model_not_found(model))
+            self.retries.without_model(slot, model_not_found(model))
             if model:
                 self._gateway.table.add_without_model(slot, model)
         self._elsewhere(attempt)
@@ -243,26 +227,26 @@ class Exchange:
         if attempt.begun:
             self._cut(attempt, answer_broken(fault))
             return
-        self._retries.failed(attempt.endpoint.slot, fault, attempts_failed(fault))
+        self.retries.failed(attempt.endpoint.slot, fault, attempts_failed(fault))
         self._elsewhere(attempt)
 
     def may_leave(self, attempt: Attempt) -> bool:
         placement = self.placement
-        if placement is None or not self._retries.may_ask:
+        if placement is None or not self.retries.may_ask:
             return False
-        tried = self._retries.tried | 1 << attempt.endpoint.slot
+        tried = self.retries.tried | 1 << attempt.endpoint.slot
         return isinstance(self._gateway.scheduler.schedule(placement, tried), Decision)
 
     # --- ends ---------------------------------------------------------------------------------------------------------
 
     def _elsewhere(self, attempt: Attempt) -> None:
-        self._ticket.release(attempt)
+        self.ticket.release(attempt)
         self._attempt = None
-        if self._retries.may_ask:
+        if self.retries.may_ask:
             self._dispatch()
             return
-        error = self._retries.final_error() or ApiError(ApiErrorKind.BAD_GATEWAY, "no worker answered")
-        self._error(error, Outcome.FAILED, self._retries.retry_after)
+        error = self.retries.final_error() or ApiError(ApiErrorKind.BAD_GATEWAY, "no worker answered")
+        self._error(error, Outcome.FAILED, self.retries.retry_after)
 
     def _begin_answer(self, attempt: Attempt) -> None:
         self.first_byte_at = time.monotonic()
@@ -278,33 +262,35 @@ class Exchange:
         last = b""
         if attempt.is_event_stream and not attempt.error_event_passed:
             last = (b"\n\n" if attempt.mid_event else b"") + error.sse()
-        self._writer.cut(last)
+        self.writer.cut(last)
         self._finish(Outcome.CUT)
 
     def _error(self, error: ApiError, outcome: Outcome, retry_after: int | None = None) -> None:
-        if not self._ticket.closed:
-            if not self.attempts:
+        if not self.ticket.closed:
+            if not self.retries.asked:
                 self.reason = self._gateway.rejected(error)
-            self._writer.error(error, fields=self._debug_fields(), retry_after_seconds=retry_after)
+            self.writer.error(error, fields=self._debug_fields(), retry_after_seconds=retry_after)
             self._finish(outcome)
 
     def _finish(self, outcome: Outcome, usage: Usage | None = None) -> None:
-        if not self._ticket.close(outcome, usage):
+        if not self.ticket.close(outcome, usage):
             return
         self._attempt = None
-        self._gateway.finished(self)
-        self._client.answered(self._writer)
+        if self.waiting_until:
+            self._gateway.leave_room(self)
+        self._gateway.observer.finished(self)
+        self._client.answered(self.writer)
 
     def _debug_fields(self) -> bytes:
         decision = self.decision
         if not self.head.debug:
             return b""
         if decision is None:
-            return b"x-tidegate-attempts: %d\r\n" % self.attempts
+            return b"x-tidegate-attempts: %d\r\n" % self.retries.asked
         scores = ",".join(f"{name}={score:.4f}" for name, score in decision.scores)
         return (
             f"x-tidegate-endpoint: {decision.endpoint.name}\r\n"
             f"x-tidegate-predicted-cached-tokens: {decision.predicted_cached_tokens}\r\n"
             f"x-tidegate-scores: {scores}\r\n"
-            f"x-tidegate-attempts: {self.attempts}\r\n"
+            f"x-tidegate-attempts: {self.retries.asked}\r\n"
         ).encode("latin-1", "replace")

@@ -15,7 +15,6 @@ from tidegate_router.gateway.answer_writer import AnswerWriter
 from tidegate_router.gateway.exchange import Exchange
 from tidegate_router.gateway.local_answers import LocalAnswer, LocalAnswers
 from tidegate_router.gateway.observer import Observer
-from tidegate_router.gateway.openai_request import parse_passthrough, parse_request
 from tidegate_router.gateway.request_head import RequestHead
 from tidegate_router.gateway.waiting_room import WaitingRoom
 from tidegate_router.scheduling.scheduler import Scheduler
@@ -23,7 +22,6 @@ from tidegate_router.state.endpoint_table import EndpointTable
 from tidegate_router.state.endpoints import Endpoint
 from tidegate_router.state.health import HealthBoard, Transition
 from tidegate_router.state.prefix_index import TextPrefixIndex
-from tidegate_router.state.request import Request
 from tidegate_router.tickets.ticket import Usage
 from tidegate_router.upstream.attempt import Attempt
 from tidegate_router.upstream.attempt_owner import AttemptLimits
@@ -75,7 +73,7 @@ class Gateway:
         self._board = parts.board
         self._index = parts.index
         self._pools = parts.pools
-        self._observer = parts.observer
+        self.observer = parts.observer
         self._metrics = parts.observer.metrics
         self._room = WaitingRoom(parts.wheel, spec.timeouts.connect_seconds)
         self._local = LocalAnswers(parts.table, self._metrics.render, lambda: self.draining, int(time.time()))
@@ -104,21 +102,13 @@ class Gateway:
     def answer_refused(self, writer: AnswerWriter, head: RequestHead, error: ApiError) -> None:
         """Answer what could not be read as a request."""
         writer.error(error)
-        self._observer.refused(head, error)
+        self.observer.refused(head, error)
 
     # --- understanding a request --------------------------------------------------------------------------------------
 
     def local_answer(self, head: RequestHead) -> LocalAnswer | None:
         """The answer that needs no worker, None when one is needed."""
         return self._local.answer(head)
-
-    def parse_inference(self, head: RequestHead, body: bytes) -> Request | ApiError:
-        """Read the body of a request that is scheduled by its prompt."""
-        return parse_request(head.path, body, head.request_id, bytes_per_token=self.scheduler.bytes_per_token)
-
-    def parse_other(self, head: RequestHead, body: bytes) -> Request:
-        """Read as much as routing needs of a request that any worker may answer."""
-        return parse_passthrough(head.path, body, head.request_id)
 
     # --- workers ------------------------------------------------------------------------------------------------------
 
@@ -148,7 +138,7 @@ class Gateway:
         """The worker's answer is the request's."""
         endpoint = attempt.endpoint
         self._board.answered(endpoint.slot)
-        self._observer.attempt_answered(endpoint.name)
+        self._metrics.attempt_ended(endpoint.name, "answered")
         if usage is not None and usage.prompt_tokens is not None and exchange.placement and exchange.decision:
             self.scheduler.observe_usage(
                 exchange.placement,
@@ -164,14 +154,14 @@ class Gateway:
     def worker_refused(self, exchange: Exchange, attempt: Attempt, verdict: Verdict) -> None:
         """The worker works, but not for this request."""
         self._board.answered(attempt.endpoint.slot)
-        self._observer.attempt_refused(attempt.endpoint.name, verdict.value)
+        self.observer.attempt_refused(attempt.endpoint.name, verdict.value)
         if exchange.placement and exchange.decision:
             self.scheduler.observe_failure(exchange.placement, exchange.decision)
 
     def worker_failed(self, exchange: Exchange, attempt: Attempt, fault: Fault) -> None:
         """The worker failed; enough of these put it out."""
         endpoint = attempt.endpoint
-        self._observer.attempt_failed(endpoint.name, fault, begun=attempt.begun)
+        self.observer.attempt_failed(endpoint.name, fault, begun=attempt.begun)
         if exchange.placement and exchange.decision:
             self.scheduler.observe_failure(exchange.placement, exchange.decision)
         if fault.counts:
@@ -197,11 +187,10 @@ class Gateway:
 
     # --- ends ---------------------------------------------------------------------------------------------------------
 
-    def finished(self, exchange: Exchange) -> None:
-        """A request has ended."""
+    def leave_room(self, exchange: Exchange) -> None:
+        """A request that had to wait has ended."""
         self._room.leave(exchange)
-        self._observer.finished(exchange)
 
     def rejected(self, error: ApiError) -> str:
         """A request is answered with an error and no worker was asked; the reason in the metrics' words."""
-        return self._observer.rejected(error)
+        return self.observer.rejected(error)

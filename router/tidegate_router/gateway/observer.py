@@ -32,10 +32,6 @@ class Observer:
         self.metrics = metrics
         self._access_log = access_log
 
-    def attempt_answered(self, endpoint: str) -> None:
-        """A worker's answer was passed on."""
-        self.metrics.attempt_ended(endpoint, "answered")
-
     def attempt_refused(self, endpoint: str, outcome: str) -> None:
         """A worker was busy, or without the model."""
         self.metrics.attempt_ended(endpoint, outcome)
@@ -77,7 +73,8 @@ class Observer:
 
     def finished(self, exchange: Exchange) -> None:
         """A request has ended, in whatever way. Probes and scrapes that went well are not worth a line."""
-        if exchange.head.path in PROBE_PATHS and exchange.status == 200:
+        status = exchange.writer.status
+        if status == 200 and exchange.head.path in PROBE_PATHS:
             return
         now = time.monotonic()
         ticket = exchange.ticket
@@ -90,8 +87,8 @@ class Observer:
         gone = ticket.outcome is Outcome.CLIENT_GONE
         predicted = decision.predicted_cached_tokens if decision is not None else 0
         metrics = self.metrics
-        if exchange.status:
-            metrics.request_finished(model, exchange.status, duration, first_byte)
+        if status:
+            metrics.request_finished(model, status, duration, first_byte)
         if gone:
             metrics.client_disconnects += 1
         if usage is not None:
@@ -112,15 +109,15 @@ class Observer:
                 id=exchange.head.request_id,
                 method=exchange.head.method.decode("latin-1"),
                 path=exchange.head.path,
-                status=exchange.status,
+                status=status,
                 duration_seconds=duration,
                 model=model,
                 endpoint=decision.endpoint.name if decision is not None else "",
-                attempts=exchange.attempts,
+                attempts=exchange.retries.asked,
                 queue_seconds=exchange.queued_seconds,
                 ttfb_seconds=first_byte,
                 bytes_in=len(request.body) if request is not None else 0,
-                bytes_out=exchange.bytes_out,
+                bytes_out=exchange.writer.bytes_out,
                 prompt_tokens=usage.prompt_tokens,
                 cached_tokens=usage.cached_tokens,
                 completion_tokens=usage.completion_tokens,

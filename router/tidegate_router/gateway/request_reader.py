@@ -6,7 +6,6 @@ that is not HTTP or beyond a bound: after that nothing on the connection means w
 
 import logging
 from collections.abc import Callable
-from typing import NamedTuple
 
 import httptools
 from tidegate_crds.router_spec import LimitsSpec
@@ -19,12 +18,8 @@ logger = logging.getLogger(__name__)
 _METHODS_WITH_BODY = frozenset({b"POST", b"PUT", b"PATCH"})
 
 
-class Arrived(NamedTuple):
-    """A request that is complete, or what there was of one that is refused."""
-
-    head: RequestHead
-    body: bytes
-    error: ApiError | None
+Arrived = tuple[RequestHead, bytes, ApiError | None]
+"""A request that is complete, or the head (as far as it got) of one that is refused, with the error."""
 
 
 class Refusal(Exception):  # noqa: N818 - it ends parsing from inside a callback, and is caught in this module
@@ -123,7 +118,7 @@ class RequestReader:
         head = self._head or self._partial_head()
         self._head = None
         self._chunks = None
-        return Arrived(head, b"", error)
+        return head, b"", error
 
     def _refuse(self, error: ApiError) -> None:
         self._on_request(self.refuse(error))
@@ -211,7 +206,7 @@ class RequestReader:
         if self._fields:
             self._fields = []
         self._completed += 1
-        self._on_request(Arrived(head, body, None))
+        self._on_request((head, body, None))
 
     # --- bounds -------------------------------------------------------------------------------------------------------
 

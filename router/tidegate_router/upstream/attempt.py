@@ -169,7 +169,8 @@ class Attempt:
             self.answer_complete(close_delimited=False)
             return
         self._head = head
-        self._verdict = verdict_on_status(head.status, head.retry_after)
+        if not 200 <= head.status < 300:
+            self._verdict = verdict_on_status(head.status, head.retry_after)
         self._settle(owner, head, body)
 
     def answer_data(self, data: bytes) -> None:

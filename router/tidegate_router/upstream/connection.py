@@ -51,7 +51,6 @@ class UpstreamConnection(asyncio.Protocol):
 
     __slots__ = (
         "_complete",
-        "_deadline",
         "_excess",
         "_fields",
         "_head",
@@ -65,12 +64,13 @@ class UpstreamConnection(asyncio.Protocol):
         "_sink",
         "_transport",
         "answer_bytes_seen",
+        "deadline",
         "reused",
     )
 
     def __init__(self, pool: "UpstreamPool", wheel: DeadlineWheel) -> None:
         self._pool = pool
-        self._deadline = Deadline(wheel, self._on_deadline)
+        self.deadline = Deadline(wheel, self._on_deadline)
         self._transport: asyncio.Transport | None = None
         self._sink: AnswerSink | None = None
         self._paused = False
@@ -108,37 +108,33 @@ class UpstreamConnection(asyncio.Protocol):
             transport.write(body)
         else:
             transport.write(message + body)
-        self._deadline.arm(within_seconds)
+        self.deadline.arm(within_seconds)
 
     def expect_within(self, seconds: float) -> None:
         """Call the sink's `answer_timed_out` unless this is called again within that time."""
-        self._deadline.arm(seconds)
+        self.deadline.arm(seconds)
 
     def pause(self) -> None:
         """Stop reading: the client is slow. No deadline runs meanwhile, for the worker is not at fault."""
         if not self._paused and self._transport is not None and not self._transport.is_closing():
             self._paused = True
             self._transport.pause_reading()
-            self._deadline.clear()
+            self.deadline.clear()
 
     def resume(self, within_seconds: float) -> None:
         """Read again."""
         if self._paused and self._transport is not None and not self._transport.is_closing():
             self._paused = False
             self._transport.resume_reading()
-            self._deadline.arm(within_seconds)
+            self.deadline.arm(within_seconds)
 
     def close(self) -> None:
         """Drop the connection at once, whatever is on it; the worker sees its client gone."""
         self._sink = None
-        self._deadline.clear()
+        self.deadline.clear()
         self._pool.forget(self)
         if self._transport is not None:
             self._transport.abort()
-
-    def retire_after(self, seconds: float) -> None:
-        """Close the connection if it is still idle by then."""
-        self._deadline.arm(seconds)
 
     # --- what the transport saw ---------------------------------------------------------------------------------------
 

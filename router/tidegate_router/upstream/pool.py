@@ -47,13 +47,12 @@ class UpstreamPool:
 
     def take(self) -> UpstreamConnection | None:
         """The most recently used idle connection, None when there is none."""
-        idle = self._idle
-        while idle:
-            connection = idle.pop()
-            if connection.usable:
-                self._busy.add(connection)
-                return connection
-        return None
+        # A connection that closes leaves the list by itself; one that dies in this moment is replaced by the attempt.
+        if not self._idle:
+            return None
+        connection = self._idle.pop()
+        self._busy.add(connection)
+        return connection
 
     def connect(
         self,
@@ -88,10 +87,10 @@ class UpstreamPool:
     def give_back(self, connection: UpstreamConnection) -> None:
         """Keep a connection whose answer is complete."""
         self._busy.discard(connection)
-        if self._closed or not connection.usable:
+        if self._closed:
             connection.close()
             return
-        connection.retire_after(self._timeouts.upstream_idle_seconds)
+        connection.deadline.arm(self._timeouts.upstream_idle_seconds)
         self._idle.append(connection)
 
     def forget(self, connection: UpstreamConnection) -> None:

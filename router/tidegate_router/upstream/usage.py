@@ -42,14 +42,11 @@ def checked_usage(payload: bytes) -> Usage | None:
     if not isinstance(usage, dict):
         return None
     details = usage.get("prompt_tokens_details")
+    prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else None
+    # Exactly int: a bool is one too, and no count.
     return Usage(
-        prompt_tokens=_count(usage.get("prompt_tokens")),
-        completion_tokens=_count(usage.get("completion_tokens")),
-        cached_tokens=_count(details.get("cached_tokens")) if isinstance(details, dict) else None,
+        prompt_tokens=prompt if type(prompt) is int and prompt >= 0 else None,
+        completion_tokens=completion if type(completion) is int and completion >= 0 else None,
+        cached_tokens=cached if type(cached) is int and cached >= 0 else None,
     )
-
-
-def _count(value: object) -> int | None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        return None
-    return value
