@@ -49,7 +49,7 @@ class AnswerWriter:
             if status in _BODILESS:
                 message = message.replace(b"content-length: 0\r\n", b"")
         self.bytes_out = len(body)
-        self._transport.write(message + body)
+        self._send(message + body)
 
     def error(self, error: ApiError, *, fields: bytes = b"", retry_after_seconds: int | None = None) -> None:
         """Send an error as OpenAI's JSON."""
@@ -75,23 +75,28 @@ class AnswerWriter:
             self._connection_line(),
         )
         self.bytes_out = len(first)
-        self._transport.write(lines + (answer_bytes.chunk(first) if self._chunked else first))
+        self._send(lines + (answer_bytes.chunk(first) if self._chunked else first))
 
     def write(self, data: bytes) -> None:
         """Send more of a begun answer."""
         self.bytes_out += len(data)
-        self._transport.write(answer_bytes.chunk(data) if self._chunked else data)
+        self._send(answer_bytes.chunk(data) if self._chunked else data)
 
     def end(self) -> None:
         """The begun answer is whole."""
         if self._chunked:
-            self._transport.write(answer_bytes.LAST_CHUNK)
+            self._send(answer_bytes.LAST_CHUNK)
 
     def cut(self, last: bytes = b"") -> None:
         """The begun answer is not whole: say `last`, then close without the end that its framing promises."""
         if last:
             self.write(last)
         self.keep_alive = False
+
+    def _send(self, data: bytes) -> None:
+        # Between the end of a connection and the word of it, a write would raise.
+        if not self._transport.is_closing():
+            self._transport.write(data)
 
     def _start(self, status: int) -> None:
         if self.begun:

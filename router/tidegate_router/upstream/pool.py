@@ -47,12 +47,13 @@ class UpstreamPool:
 
     def take(self) -> UpstreamConnection | None:
         """The most recently used idle connection, None when there is none."""
-        # A connection that closes leaves the list by itself; one that dies in this moment is replaced by the attempt.
-        if not self._idle:
-            return None
-        connection = self._idle.pop()
-        self._busy.add(connection)
-        return connection
+        idle = self._idle
+        while idle:
+            connection = idle.pop()
+            if connection.usable:
+                self._busy.add(connection)
+                return connection
+        return None
 
     def connect(
         self,

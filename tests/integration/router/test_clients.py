@@ -95,6 +95,22 @@ async def test_two_hundred_streams_half_of_them_cut_leave_nothing_behind() -> No
             assert bed.metric("tidegate_router_in_flight_requests", endpoint="w0") == 0
 
 
+async def test_answer_to_a_connection_closed_in_this_very_moment_is_dropped() -> None:
+    async with RawWorker(stream_and_hang) as worker, RouterBed(worker.url) as bed, RawClient(bed.port) as client:
+        await client.send(post(chat(stream=True)))
+        await client.reader.readuntil(b"\n\n\r\n")
+
+        async def close_and_write() -> None:
+            connection = next(iter(bed.process.gateway.connections))
+            assert connection._transport is not None
+            assert connection._exchange is not None
+            connection._transport.abort()
+            connection._exchange.writer.write(b"late")
+
+        await bed.inside(close_and_write())
+        await eventually(lambda: any(each.gone.is_set() for each in worker.connections), True, 2)
+
+
 async def test_slow_reader_holds_back_the_worker_within_bounds() -> None:
     sent = 0
 
