@@ -12,6 +12,7 @@ import msgspec
 from tidegate_crds.router_spec import HealthCheckSpec
 
 from tidegate_router.state.endpoint_table import EndpointTable
+from tidegate_router.state.endpoints import Endpoint
 from tidegate_router.state.health import HealthBoard, Transition
 from tidegate_router.upstream.get_request import GetAnswer, GetRequest
 from tidegate_router.upstream.pools import UpstreamPools
@@ -29,7 +30,10 @@ class _ModelList(msgspec.Struct):
 
 
 class HealthChecks:
-    """One timer for all endpoints. `on_transition` hears of every change after the table has it."""
+    """One timer for all endpoints. `on_transition` hears of every change after the table has it.
+
+    `on_failing` hears of every failed check of an endpoint that is out, whatever put it out.
+    """
 
     def __init__(
         self,
@@ -38,12 +42,14 @@ class HealthChecks:
         table: EndpointTable,
         pools: UpstreamPools,
         on_transition: Callable[[Transition], None],
+        on_failing: Callable[[Endpoint], None],
     ) -> None:
         self._spec = spec
         self._board = board
         self._table = table
         self._pools = pools
         self._on_transition = on_transition
+        self._on_failing = on_failing
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._running: dict[tuple[int, str], GetRequest] = {}
@@ -113,6 +119,9 @@ class HealthChecks:
         now = time.monotonic()
         if answer.status != 200:
             self.apply(self._board.check_failed(slot, now, gone=answer.gone))
+            endpoint = self._table.get(slot)
+            if endpoint is not None and not endpoint.ready:
+                self._on_failing(endpoint)
             return
         transition = self._board.check_passed(slot, now)
         self.apply(transition)

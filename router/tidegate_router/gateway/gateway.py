@@ -69,7 +69,14 @@ class Gateway:
         self.connections: set[ClientConnection] = set()
         self.emptied = asyncio.Event()
         """Set when the last connection closes while draining."""
-        self.checks = HealthChecks(spec.health_check, parts.board, parts.table, parts.pools, self.endpoint_changed)
+        self.checks = HealthChecks(
+            spec.health_check,
+            parts.board,
+            parts.table,
+            parts.pools,
+            self.endpoint_changed,
+            self.endpoint_failing,
+        )
         self._board = parts.board
         self._index = parts.index
         self._pools = parts.pools
@@ -176,14 +183,14 @@ class Gateway:
             self._room.wake_all()
             return
         endpoint = self.table.get(transition.slot)
-        if endpoint is None:
-            return
-        pool = self._pools.of(endpoint)
-        pool.close_idle()
-        if transition.cause == "check":
-            for connection in pool.busy:
-                if isinstance(connection.sink, Attempt):
-                    connection.sink.leave_unhealthy()
+        if endpoint is not None:
+            self._pools.of(endpoint).close_idle()
+
+    def endpoint_failing(self, endpoint: Endpoint) -> None:
+        """An endpoint that is out fails its checks: requests without a first byte go elsewhere, if they can."""
+        for connection in self._pools.of(endpoint).busy:
+            if isinstance(connection.sink, Attempt):
+                connection.sink.leave_unhealthy()
 
     # --- ends ---------------------------------------------------------------------------------------------------------
 

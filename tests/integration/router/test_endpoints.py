@@ -83,6 +83,28 @@ async def test_requests_without_a_first_byte_move_to_a_healthy_worker() -> None:
         assert [each.status for each in answers] == [200] * 8
 
 
+async def test_requests_move_also_when_faults_put_the_worker_out_before_its_checks_did() -> None:
+    async def begin_or_hang(connection: Connection, seen: Seen) -> None:
+        if b'"stream"' in seen.body:
+            await connection.send(SSE_HEAD + chunked(delta("a")))
+        await connection.wait_gone()
+
+    timeouts = {"firstByteSeconds": 60, "betweenChunksSeconds": 0.2}
+    checks = {"intervalSeconds": 0.6, "timeoutSeconds": 0.3}
+    async with (
+        RawWorker(begin_or_hang) as frozen,
+        RawWorker(answer_json) as good,
+        RouterBed(frozen.url, good.url, timeouts=timeouts, healthCheck=checks) as bed,
+    ):
+        asked = [chat(number % 2 == 0, content=str(number) * 99) for number in range(16)]
+        waiting = [asyncio.create_task(ask(bed.port, post(body), within_seconds=20)) for body in asked]
+        await eventually(lambda: len(frozen.seen) >= 4, True)
+        frozen.healthy = False
+        for body, answer in zip(asked, await asyncio.gather(*waiting), strict=True):
+            assert answer.status == 200
+            assert answer.complete or b'"stream"' in body
+
+
 async def test_request_that_finds_nobody_ready_waits_for_who_comes() -> None:
     async with RawWorker(answer_json) as worker:
         worker.healthy = False
