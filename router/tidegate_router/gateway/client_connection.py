@@ -57,7 +57,7 @@ class ClientConnection(asyncio.Protocol):
         self._limits = limits
         self._timeouts = timeouts
         self._deadline = Deadline(gateway.wheel, self._on_deadline)
-        self._reader = RequestReader(limits, self._on_request)
+        self._reader = RequestReader(limits, self._on_request, gateway.known_heads)
         self._transport: asyncio.Transport | None = None
         self._exchange: Exchange | None = None
         self._queue: deque[Arrived] = deque()
@@ -85,6 +85,12 @@ class ClientConnection(asyncio.Protocol):
             self._drop(data)
             return
         reader = self._reader
+        if self._exchange is None and not self._queue and not self._choked and self._transport is not None:
+            arrived = reader.take_whole(data)
+            if arrived is not None:
+                self._deadline.clear()
+                self._answer(arrived, self._transport)
+                return
         body_bytes = reader.body_bytes
         reader.feed(data)
         if self._exchange is None:

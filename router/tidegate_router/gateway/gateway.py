@@ -27,6 +27,7 @@ from tidegate_router.upstream.attempt import Attempt
 from tidegate_router.upstream.attempt_owner import AttemptLimits
 from tidegate_router.upstream.deadline_wheel import DeadlineWheel
 from tidegate_router.upstream.faults import Fault, Verdict
+from tidegate_router.upstream.known_heads import KnownHeads
 from tidegate_router.upstream.pool import UpstreamPool
 from tidegate_router.upstream.pools import UpstreamPools
 
@@ -65,6 +66,8 @@ class Gateway:
             between_chunks_seconds=spec.timeouts.between_chunks_seconds,
             max_held_bytes=spec.limits.max_buffered_answer_bytes,
         )
+        self.known_heads: KnownHeads[RequestHead] = KnownHeads()
+        """Clients' request heads, for all connections together."""
         self.draining = False
         self.connections: set[ClientConnection] = set()
         self.emptied = asyncio.Event()

@@ -6,6 +6,7 @@ One table says for every header what happens to it; a field that is not in the t
 import itertools
 import os
 
+import msgspec
 from tidegate_proto.openai_errors import ApiError, ApiErrorKind
 
 _MAX_REQUEST_ID_CHARACTERS = 128
@@ -50,37 +51,40 @@ _process_nonce = os.urandom(6).hex()
 _numbers = itertools.count(1)
 
 
-class RequestHead:
+class RequestHead(msgspec.Struct, gc=False):
     """A request without its body. `forwarded` is header lines for the worker, each with its CRLF."""
 
-    __slots__ = (
-        "chunked",
-        "content_length",
-        "debug",
-        "expects_continue",
-        "forwarded",
-        "http10",
-        "keep_alive",
-        "method",
-        "path",
-        "request_id",
-        "target",
-        "upgrade",
-    )
+    method: bytes
+    target: bytes
+    http10: bool
+    keep_alive: bool
+    path: str = ""
+    content_length: int | None = None
+    chunked: bool = False
+    expects_continue: bool = False
+    debug: bool = False
+    upgrade: bool = False
+    request_id: str = ""
+    forwarded: bytes = b""
 
-    def __init__(self, method: bytes, target: bytes, *, http10: bool, keep_alive: bool) -> None:
-        self.method = method
-        self.target = _origin_form(target) if target[:1] != b"/" else target
-        self.path = self.target.partition(b"?")[0].decode("latin-1")
-        self.http10 = http10
-        self.keep_alive = keep_alive
-        self.content_length: int | None = None
-        self.chunked = False
-        self.expects_continue = False
-        self.debug = False
-        self.upgrade = False
-        self.request_id = ""
-        self.forwarded = b""
+    def __post_init__(self) -> None:
+        target = self.target
+        if target[:1] != b"/":
+            self.target = target = _origin_form(target)
+        self.path = target.partition(b"?")[0].decode("latin-1")
+
+    def again(self, content_length: int, request_id: bytes) -> "RequestHead":
+        """The same head of another request: a body of another length, the client's id (a clean one) or a fresh one."""
+        head: RequestHead = self.__copy__()  # type: ignore[attr-defined]  # msgspec's stubs leave it out
+        head.content_length = content_length
+        head.request_id = request_id.decode("ascii") if request_id else mint_request_id()
+        return head
+
+    @property
+    def may_recur(self) -> bool:
+        """Whether a head of the same bytes means just this again: a POST with a body, and nothing out of the way."""
+        plain = self.method == b"POST" and self.keep_alive and not self.http10
+        return plain and bool(self.content_length) and not (self.chunked or self.expects_continue or self.upgrade)
 
     @property
     def has_body(self) -> bool:

@@ -2,6 +2,9 @@
 
 Feeds on whatever the socket gives, hands out each request when it is complete, and stops for good at the first thing
 that is not HTTP or beyond a bound: after that nothing on the connection means what it seems to.
+
+A head that was read in full before is not parsed again (`KnownHeads`): the reader takes the body by its length. All
+else, and whatever follows, goes through the parser, which between two messages is as if the known one had not been.
 """
 
 import logging
@@ -11,12 +14,11 @@ import httptools
 from tidegate_crds.router_spec import LimitsSpec
 from tidegate_proto.openai_errors import ApiError, ApiErrorKind
 
+from tidegate_router.gateway import request_bounds
 from tidegate_router.gateway.request_head import RequestHead, read_head
+from tidegate_router.upstream.known_heads import KnownHeads, Parts, take_apart
 
 logger = logging.getLogger(__name__)
-
-_METHODS_WITH_BODY = frozenset({b"POST", b"PUT", b"PATCH"})
-
 
 Arrived = tuple[RequestHead, bytes, ApiError | None]
 """A request that is complete, or the head (as far as it got) of one that is refused, with the error."""
@@ -36,16 +38,21 @@ class RequestReader:
     __slots__ = (
         "_body",
         "_chunks",
+        "_closing",
         "_completed",
         "_feed_bytes",
         "_fields",
         "_head",
         "_head_bytes",
+        "_known",
         "_limits",
+        "_missing",
         "_on_request",
         "_parser",
+        "_parts",
         "_refusal",
         "_target",
+        "_unknown",
         "_upgrade_head",
         "began_head",
         "body_bytes",
@@ -54,8 +61,19 @@ class RequestReader:
         "refused",
     )
 
-    def __init__(self, limits: LimitsSpec, on_request: Callable[[Arrived], None]) -> None:
+    def __init__(
+        self,
+        limits: LimitsSpec,
+        on_request: Callable[[Arrived], None],
+        known: KnownHeads[RequestHead] | None = None,
+    ) -> None:
+        """`known` is for readers of the same limits to share."""
         self._limits = limits
+        self._known = known or KnownHeads()
+        self._parts: Parts | None = None
+        self._unknown: tuple[bytes, Parts] | None = None
+        self._missing = 0
+        self._closing = False
         self._on_request = on_request
         self._parser = httptools.HttpRequestParser(self)
         self._fields: list[tuple[bytes, bytes]] = []
@@ -81,10 +99,60 @@ class RequestReader:
         """The head is complete and the body is not."""
         return self._head is not None
 
+    def take_whole(self, data: bytes) -> Arrived | None:
+        """The request that `data` is, if it is exactly one with a known head; if not, `feed` is to have `data`."""
+        if self.in_message or self.refused or self._closing:
+            return None
+        self._parts = parts = take_apart(data)
+        if parts is None:
+            return None
+        key, start, length, request_id = parts
+        known = self._known.get(key)
+        if known is None or len(data) - start != length or not self._allows(start, length):
+            return None
+        return known.again(length, request_id), data[start:], None
+
     def feed(self, data: bytes) -> None:
         """Take bytes from the socket."""
         if self.refused:
             return
+        parts, self._parts = self._parts, None
+        if self._missing:
+            self._feed_body(data)
+            return
+        if parts is not None:
+            key, start, length, request_id = parts
+            known = self._known.get(key)
+            if known is not None and self._allows(start, length):
+                self._begin_known(known.again(length, request_id), data[start:])
+                return
+        self._parse(data, parts)
+
+    def _allows(self, head_bytes: int, content_length: int) -> bool:
+        """Whether a known head is within the bounds; where it is not, the parser says how."""
+        limits = self._limits
+        return head_bytes <= limits.max_header_bytes and 0 < content_length <= limits.max_body_bytes
+
+    def _begin_known(self, head: RequestHead, data: bytes) -> None:
+        self._head = head
+        self._missing = head.content_length or 0
+        self.in_message = True
+        self.body_bytes = 0
+        if data:
+            self._feed_body(data)
+
+    def _feed_body(self, data: bytes) -> None:
+        """More of the body of a request whose head was known, and what follows it."""
+        missing = self._missing
+        self._missing = max(0, missing - len(data))
+        self.on_body(data if len(data) <= missing else data[:missing])
+        if not self._missing:
+            self.on_message_complete()
+            if len(data) > missing:
+                self.feed(data[missing:])
+
+    def _parse(self, data: bytes, parts: Parts | None) -> None:
+        self._unknown = None if parts is None else (data, parts)
         in_head = self.in_message and self._head is None
         completed = self._completed
         self._feed_bytes = self._head_bytes + len(data)
@@ -103,12 +171,13 @@ class RequestReader:
         else:
             if self.in_message and self._head is None:
                 self._bound_partial_head(len(data) if in_head or completed == self._completed else 0)
+        self._unknown = None
 
     def _bound_partial_head(self, size: int) -> None:
         """Count what arrived of a head that is not complete: one field without end never reaches a callback."""
         self._head_bytes += size
         if self._head_bytes > self._limits.max_header_bytes:
-            self._refuse(self._headers_too_large())
+            self._refuse(request_bounds.headers_too_large(self._limits))
 
     def refuse(self, error: ApiError) -> Arrived:
         """Give up the request that is being read; what there is of it, with the error."""
@@ -144,12 +213,7 @@ class RequestReader:
     def on_header(self, name: bytes, value: bytes) -> None:
         self._fields.append((name, value))
         if len(self._fields) > self._limits.max_headers:
-            self._stop(
-                ApiError(
-                    ApiErrorKind.HEADERS_TOO_LARGE,
-                    f"the request has more than {self._limits.max_headers} header fields",
-                ),
-            )
+            self._stop(request_bounds.too_many_headers(self._limits))
 
     def on_headers_complete(self) -> None:
         if self._upgrade_head is not None:
@@ -162,23 +226,28 @@ class RequestReader:
         if self._feed_bytes > self._limits.max_header_bytes:
             size = len(self._target) + sum([len(name) + len(value) + 4 for name, value in fields])
             if size > self._limits.max_header_bytes:
-                self._stop(self._headers_too_large())
+                self._stop(request_bounds.headers_too_large(self._limits))
         if version not in ("1.1", "1.0"):
             self._stop(ApiError(ApiErrorKind.INVALID, "only HTTP/1.1 and HTTP/1.0 are spoken here"))
         head = RequestHead(method, self._target, http10=version == "1.0", keep_alive=parser.should_keep_alive())
         self._head = head
         self.body_bytes = 0
         self.began_head = False
-        error = read_head(head, fields) or self._check_length(head)
+        error = read_head(head, fields) or request_bounds.check_length(head, self._limits)
         if error is not None:
             self._stop(error)
         self.expects_continue = head.expects_continue and head.has_body
+        self._closing = not head.keep_alive
+        if self._unknown is not None:
+            if head.may_recur:
+                self._known.keep(*self._unknown, head)
+            self._unknown = None
 
     def on_body(self, body: bytes) -> None:
         self.body_bytes = size = self.body_bytes + len(body)
         self.expects_continue = False
         if size > self._limits.max_body_bytes:
-            self._stop(self._body_too_large())
+            self._stop(request_bounds.body_too_large(self._limits))
         if self._chunks is not None:
             self._chunks += body
         elif not self._body:
@@ -208,30 +277,7 @@ class RequestReader:
         self._completed += 1
         self._on_request((head, body, None))
 
-    # --- bounds -------------------------------------------------------------------------------------------------------
-
-    def _check_length(self, head: RequestHead) -> ApiError | None:
-        if head.content_length is None and not head.chunked:
-            if head.method in _METHODS_WITH_BODY:
-                return ApiError(
-                    ApiErrorKind.LENGTH_REQUIRED, "content-length: say how long the body is, or send chunks"
-                )
-            return None
-        if head.content_length is not None and head.content_length > self._limits.max_body_bytes:
-            return self._body_too_large()
-        return None
-
-    def _body_too_large(self) -> ApiError:
-        return ApiError(
-            ApiErrorKind.TOO_LARGE,
-            f"the body is larger than {self._limits.max_body_bytes} bytes; send less, or raise limits.maxBodyBytes",
-        )
-
-    def _headers_too_large(self) -> ApiError:
-        return ApiError(
-            ApiErrorKind.HEADERS_TOO_LARGE,
-            f"the request line and headers are larger than {self._limits.max_header_bytes} bytes",
-        )
+    # --- ends -------------------------------------------------------------------------------------------------------
 
     def _stop(self, error: ApiError) -> None:
         self._refusal = error

@@ -1,5 +1,8 @@
 """Head of a worker's answer, read once: what relaying looks at, and the lines that go on to the client."""
 
+import msgspec
+from tidegate_proto import sse
+
 # What is not passed on: hop-by-hop (RFC 9110, section 7.6.1), rewritten by the router, or the router's to say.
 _DROPPED = frozenset(
     {
@@ -28,37 +31,53 @@ _SPECIAL = {
 _known: dict[bytes, int] = {}
 
 
-class AnswerHead:
+class AnswerHead(msgspec.Struct, gc=False):
     """`passed` is header lines for the client, each with its CRLF."""
 
-    __slots__ = ("content_length", "content_type", "ends_with_connection", "passed", "retry_after", "status")
+    status: int
+    passed: bytes = b""
+    content_type: bytes = b""
+    content_length: int | None = None
+    retry_after: bytes | None = None
+    ends_with_connection: bool = True
+    is_event_stream: bool = False
+    """A success whose body is server-sent events."""
+    is_json: bool = False
+    """A 200 that claims to be JSON."""
 
-    def __init__(self, status: int, fields: list[tuple[bytes, bytes]]) -> None:
-        self.status = status
-        self.content_type = b""
-        self.retry_after: bytes | None = None
-        self.content_length: int | None = None
-        self.ends_with_connection = True
-        passed = b""
-        for name, value in fields:
-            kind = _known.get(name)
-            if kind is None:
-                kind = _kind_of(name)
-            if kind == _DROP:
-                continue
-            if kind == _LENGTH:
-                self.content_length = int(value)
-                self.ends_with_connection = False
-                continue
-            if kind == _FRAMING:
-                self.ends_with_connection = False
-                continue
-            if kind == _TYPE:
-                self.content_type = value
-            elif kind == _RETRY:
-                self.retry_after = value
-            passed += b"%b: %b\r\n" % (name, value)
-        self.passed = passed
+    def again(self, content_length: int) -> "AnswerHead":
+        """The same head before a body of another length."""
+        head: AnswerHead = self.__copy__()  # type: ignore[attr-defined]  # msgspec's stubs leave it out
+        head.content_length = content_length
+        return head
+
+
+def read_answer_head(status: int, fields: list[tuple[bytes, bytes]]) -> AnswerHead:
+    """What the router needs of a head that the parser has accepted."""
+    head = AnswerHead(status)
+    passed = b""
+    for name, value in fields:
+        kind = _known.get(name)
+        if kind is None:
+            kind = _kind_of(name)
+        if kind == _DROP:
+            continue
+        if kind == _LENGTH:
+            head.content_length = int(value)
+            head.ends_with_connection = False
+            continue
+        if kind == _FRAMING:
+            head.ends_with_connection = False
+            continue
+        if kind == _TYPE:
+            head.content_type = value
+        elif kind == _RETRY:
+            head.retry_after = value
+        passed += b"%b: %b\r\n" % (name, value)
+    head.passed = passed
+    head.is_event_stream = 200 <= status < 300 and head.content_type.startswith(sse.CONTENT_TYPE)
+    head.is_json = status == 200 and head.content_type.startswith(b"application/json")
+    return head
 
 
 def _kind_of(name: bytes) -> int:

@@ -11,8 +11,6 @@ both; the worker then sees its client gone. Its owner hears of exactly one end, 
 
 import asyncio
 
-from tidegate_proto import sse
-
 from tidegate_router.state.endpoints import Endpoint
 from tidegate_router.tickets.lease import EndpointLease
 from tidegate_router.upstream.answer_head import AnswerHead
@@ -154,7 +152,7 @@ class Attempt:
         self._verdict = verdict = verdict_on_status(head.status, head.retry_after)
         if verdict is not Verdict.PASS:
             self._expect_within(_REFUSAL_BODY_SECONDS)
-        elif head.status < 300 and head.content_type.startswith(sse.CONTENT_TYPE):
+        elif head.is_event_stream:
             self._watch = EventStreamWatch()
         elif head.content_length is not None and head.content_length > self._limits.max_held_bytes:
             self._passing = head.status != 404
@@ -163,7 +161,7 @@ class Attempt:
         owner = self._owner
         if owner is None:
             return
-        if head.status < 300 and head.content_type.startswith(sse.CONTENT_TYPE):
+        if head.is_event_stream:
             self.answer_begun(head)
             self.answer_data(body)
             self.answer_complete(close_delimited=False)
@@ -277,7 +275,7 @@ class Attempt:
             self._fail(Fault.STATUS)
             return
         usage = None
-        if verdict is Verdict.PASS and head.status == 200 and head.content_type.startswith(b"application/json"):
+        if head.is_json and verdict is Verdict.PASS:
             try:
                 usage = checked_usage(body)
             except NotJsonError:

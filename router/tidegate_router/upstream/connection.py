@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 import httptools
 
-from tidegate_router.upstream.answer_head import AnswerHead
+from tidegate_router.upstream.answer_head import AnswerHead, read_answer_head
 from tidegate_router.upstream.deadline_wheel import Deadline, DeadlineWheel
 from tidegate_router.upstream.faults import Fault
+from tidegate_router.upstream.known_heads import Parts, take_apart
 
 if TYPE_CHECKING:
     from tidegate_router.upstream.pool import UpstreamPool
@@ -146,7 +147,19 @@ class UpstreamConnection(asyncio.Protocol):
         if sink is None:
             self.close()
             return
-        self.answer_bytes_seen = True
+        parts = None
+        if not self.answer_bytes_seen:
+            self.answer_bytes_seen = True
+            parts = take_apart(data)
+            known = None if parts is None else self._pool.known_heads.get(parts[0])
+            if parts is not None and known is not None and len(data) - parts[1] == parts[2]:
+                self._give_back(keep_alive=True)
+                length = parts[2]
+                sink.answer_at_once(known if length == known.content_length else known.again(length), data[parts[1] :])
+                return
+        self._parse(sink, data, parts)
+
+    def _parse(self, sink: AnswerSink, data: bytes, parts: Parts | None) -> None:
         malformed = False
         try:
             self._parser.feed_data(data)
@@ -164,6 +177,8 @@ class UpstreamConnection(asyncio.Protocol):
             self._break(Fault.OVERLONG)
             return
         if self._complete and not self._head_told:
+            if parts is not None and self._keep_alive and data.startswith(b"HTTP/1.1 200 "):
+                self._pool.known_heads.keep(data, parts, head)
             self._let_go()
             sink.answer_at_once(head, pieces[0] if len(pieces) == 1 else b"".join(pieces))
             return
@@ -213,7 +228,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._fields = []
         elif self._head is None:
             self._keep_alive = self._parser.should_keep_alive()
-            self._head = AnswerHead(status, self._fields)
+            self._head = read_answer_head(status, self._fields)
 
     def on_body(self, body: bytes) -> None:
         if not self._complete:
@@ -226,15 +241,19 @@ class UpstreamConnection(asyncio.Protocol):
     # --- ends ---------------------------------------------------------------------------------------------------------
 
     def _let_go(self) -> None:
-        """Let go of a sink whose answer is whole; the connection is free for the next request, or closed."""
-        self._sink = None
+        """Let go of a sink whose answer is whole."""
         self._fields = []
         self._head = None
         self._head_told = False
         self._head_bytes = 0
         self._pieces = []
         self._complete = False
-        if not self._keep_alive:
+        self._give_back(keep_alive=self._keep_alive)
+
+    def _give_back(self, *, keep_alive: bool) -> None:
+        """The connection is free for the next request, or closed."""
+        self._sink = None
+        if not keep_alive:
             self.close()
             return
         if self._paused and self._transport is not None:

@@ -9,8 +9,10 @@ from collections.abc import Callable
 
 from tidegate_crds.router_spec import TimeoutsSpec
 
+from tidegate_router.upstream.answer_head import AnswerHead
 from tidegate_router.upstream.connection import UpstreamConnection
 from tidegate_router.upstream.deadline_wheel import DeadlineWheel
+from tidegate_router.upstream.known_heads import KnownHeads
 
 
 class UpstreamPool:
@@ -28,6 +30,8 @@ class UpstreamPool:
         self.port = port
         self.authority = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}").encode()
         """What stands in `Host`."""
+        self.known_heads: KnownHeads[AnswerHead] = KnownHeads()
+        """Heads of this endpoint's answers."""
         self._timeouts = timeouts
         self._wheel = wheel
         self._loop = loop

@@ -1,7 +1,7 @@
 """What answers of workers mean."""
 
 import pytest
-from tidegate_router.upstream.answer_head import AnswerHead
+from tidegate_router.upstream.answer_head import read_answer_head
 from tidegate_router.upstream.faults import (
     Fault,
     Verdict,
@@ -82,6 +82,6 @@ def test_head_passes_on_what_is_end_to_end() -> None:
         (b"X-Thing", b"kept"),
         (b"Retry-After", b"2"),
     ]
-    head = AnswerHead(200, fields)
+    head = read_answer_head(200, fields)
     assert head.passed == b"Content-Type: application/json\r\nX-Thing: kept\r\nRetry-After: 2\r\n"
     assert (head.content_length, head.retry_after, head.ends_with_connection) == (12, b"2", False)
