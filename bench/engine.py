@@ -157,6 +157,9 @@ def main() -> int:
     except (BenchError, ModelError) as error:
         print(f"bench.engine: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("bench.engine: interrupted", file=sys.stderr)
+        return 130
     write_report("engine", rows)
     return 0
 
