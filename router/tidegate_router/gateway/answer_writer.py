@@ -7,6 +7,7 @@ new ── whole ─────────────────────
 
 import asyncio
 
+import msgspec
 from tidegate_proto.openai_errors import ApiError
 
 from tidegate_router.gateway import answer_bytes
@@ -15,19 +16,16 @@ from tidegate_router.gateway.request_head import RequestHead
 _BODILESS = frozenset({204, 304})
 
 
-class AnswerWriter:
+class AnswerWriter(msgspec.Struct, eq=False):
     """One per request. `keep_alive` turns False when the connection must close behind the answer."""
 
-    __slots__ = ("_chunked", "_head", "_transport", "begun", "bytes_out", "keep_alive", "status")
-
-    def __init__(self, transport: asyncio.Transport, head: RequestHead) -> None:
-        self._transport = transport
-        self._head = head
-        self._chunked = False
-        self.keep_alive = head.keep_alive
-        self.begun = False
-        self.status = 0
-        self.bytes_out = 0
+    _transport: asyncio.Transport
+    _head: RequestHead
+    keep_alive: bool
+    _chunked: bool = False
+    begun: bool = False
+    status: int = 0
+    bytes_out: int = 0
 
     def whole(self, status: int, fields: bytes, body: bytes) -> None:
         """Send a complete answer."""

@@ -8,6 +8,7 @@ read and dropped for a while; closing at once would reset the connection and des
 """
 
 import asyncio
+import time
 from collections import deque
 from typing import TYPE_CHECKING, cast
 
@@ -18,6 +19,8 @@ from tidegate_router.gateway import answer_bytes
 from tidegate_router.gateway.answer_writer import AnswerWriter
 from tidegate_router.gateway.exchange import Exchange
 from tidegate_router.gateway.request_reader import Arrived, RequestReader
+from tidegate_router.gateway.retry_state import RetryState
+from tidegate_router.tickets.ticket import Ticket
 from tidegate_router.upstream.deadline_wheel import Deadline
 
 if TYPE_CHECKING:
@@ -198,13 +201,15 @@ class ClientConnection(asyncio.Protocol):
 
     def _answer(self, arrived: Arrived, transport: asyncio.Transport) -> None:
         head, body, error = arrived
-        writer = AnswerWriter(transport, head)
+        writer = AnswerWriter(transport, head, head.keep_alive)
         if error is not None:
             writer.keep_alive = False
             self._gateway.answer_refused(writer, head, error)
             self._linger()
             return
-        self._exchange = exchange = Exchange(self._gateway, self, writer, head)
+        self._exchange = exchange = Exchange(
+            self._gateway, self, writer, head, RetryState(self._gateway.max_attempts), Ticket(), time.monotonic()
+        )
         exchange.begin(body)
 
     def _await_request(self) -> None:

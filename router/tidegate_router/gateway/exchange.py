@@ -12,6 +12,7 @@ Its Ticket holds whatever it holds. Every way out goes through `_finish`, which 
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
 from tidegate_proto.openai_errors import ApiError, ApiErrorKind
 
 from tidegate_router.gateway.answer_writer import AnswerWriter
@@ -40,46 +41,26 @@ if TYPE_CHECKING:
 INFERENCE_PATHS = frozenset({CHAT_PATH, COMPLETIONS_PATH})
 
 
-class Exchange:
+class Exchange(msgspec.Struct, eq=False):
     """See the module."""
 
-    __slots__ = (
-        "_attempt",
-        "_client",
-        "_client_slow",
-        "_gateway",
-        "decision",
-        "first_byte_at",
-        "head",
-        "opened_at",
-        "placement",
-        "queued_seconds",
-        "reason",
-        "retries",
-        "sent_at",
-        "ticket",
-        "waiting_until",
-        "writer",
-    )
-
-    def __init__(self, gateway: "Gateway", client: "ClientConnection", writer: AnswerWriter, head: RequestHead) -> None:
-        self._gateway = gateway
-        self._client = client
-        self.writer = writer
-        self._attempt: Attempt | None = None
-        self.retries = RetryState(gateway.max_attempts)
-        self.ticket = Ticket()
-        self._client_slow = False
-        self.head = head
-        self.placement: Placement | None = None
-        self.decision: Decision | None = None
-        self.opened_at = time.monotonic()
-        self.queued_seconds = 0.0
-        self.reason = ""
-        """Why it did not end well, in the closed vocabulary of metrics."""
-        self.sent_at = 0.0
-        self.first_byte_at = 0.0
-        self.waiting_until = 0.0
+    _gateway: "Gateway"
+    _client: "ClientConnection"
+    writer: AnswerWriter
+    head: RequestHead
+    retries: RetryState
+    ticket: Ticket
+    opened_at: float
+    _attempt: Attempt | None = None
+    _client_slow: bool = False
+    placement: Placement | None = None
+    decision: Decision | None = None
+    queued_seconds: float = 0.0
+    reason: str = ""
+    """Why it did not end well, in the closed vocabulary of metrics."""
+    sent_at: float = 0.0
+    first_byte_at: float = 0.0
+    waiting_until: float = 0.0
 
     # --- from the client ----------------------------------------------------------------------------------------------
 

@@ -3,39 +3,27 @@
 Busy workers and workers without the model cost no attempt: they answered at once, and each is asked at most once.
 """
 
+import msgspec
 from tidegate_proto.openai_errors import ApiError, ApiErrorKind
 
 from tidegate_router.upstream.faults import Fault
 
 
-class RetryState:
+class RetryState(msgspec.Struct, eq=False):
     """One per request. Pure."""
 
-    __slots__ = (
-        "_busy",
-        "_error",
-        "_failures",
-        "_max_attempts",
-        "_missing",
-        "_repeatable",
-        "asked",
-        "retry_after",
-        "tried",
-    )
-
-    def __init__(self, max_attempts: int) -> None:
-        self._max_attempts = max_attempts
-        self._failures = 0
-        self._repeatable = 0
-        self._busy = False
-        self._error: ApiError | None = None
-        self._missing: ApiError | None = None
-        self.asked = 0
-        """Workers asked, repeats included."""
-        self.tried = 0
-        """Bit set of slots not to be asked again."""
-        self.retry_after: int | None = None
-        """Smallest Retry-After of busy workers, in seconds."""
+    _max_attempts: int
+    _failures: int = 0
+    _repeatable: int = 0
+    _busy: bool = False
+    _error: ApiError | None = None
+    _missing: ApiError | None = None
+    asked: int = 0
+    """Workers asked, repeats included."""
+    tried: int = 0
+    """Bit set of slots not to be asked again."""
+    retry_after: int | None = None
+    """Smallest Retry-After of busy workers, in seconds."""
 
     @property
     def may_ask(self) -> bool:

@@ -17,7 +17,7 @@ from tidegate_router.scheduling.plugin import Candidates, Randomness, Scheduling
 from tidegate_router.scheduling.profile import Profile
 from tidegate_router.state.endpoint_table import EndpointTable
 from tidegate_router.state.endpoints import Snapshot
-from tidegate_router.state.prefix_index import TextPrefixIndex, covered_bytes
+from tidegate_router.state.prefix_index import TextPrefixIndex, chunk_hashes, covered_bytes
 from tidegate_router.state.request import Request
 
 MAX_CANDIDATES_ALL = 16
@@ -46,7 +46,7 @@ class Scheduler:
 
     def prepare(self, request: Request) -> Placement:
         """Hash a request's prompt; to be kept for all of its attempts."""
-        return Placement(request)
+        return Placement(request, chunk_hashes(request))
 
     def schedule(self, placement: Placement, tried: int = 0) -> Decision | Rejected:
         """The best endpoint whose slot is not in the bit set `tried`; a rejection when there is none."""

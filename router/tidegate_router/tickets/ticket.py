@@ -43,16 +43,13 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 _LeaseT = TypeVar("_LeaseT", bound=Lease)
 
 
-class Ticket:
+class Ticket(msgspec.Struct, eq=False):
     """Holds leases from the first attempt on and releases all of them exactly once."""
 
-    __slots__ = ("_leases", "_on_close", "outcome", "usage")
-
-    def __init__(self, on_close: Callable[["Ticket"], Any] | None = None) -> None:
-        self._leases: list[Lease] | None = []
-        self._on_close = on_close
-        self.outcome: Outcome | None = None
-        self.usage: Usage | None = None
+    _on_close: Callable[["Ticket"], Any] | None = None
+    _leases: list[Lease] | None = msgspec.field(default_factory=list)
+    outcome: Outcome | None = None
+    usage: Usage | None = None
 
     @property
     def closed(self) -> bool:

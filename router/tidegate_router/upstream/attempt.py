@@ -11,6 +11,8 @@ both; the worker then sees its client gone. Its owner hears of exactly one end, 
 
 import asyncio
 
+import msgspec
+
 from tidegate_router.state.endpoints import Endpoint
 from tidegate_router.tickets.lease import EndpointLease
 from tidegate_router.upstream.answer_head import AnswerHead
@@ -28,52 +30,25 @@ _AFTER_DONE_SECONDS = 2.0
 """How long a worker may take to end its body after `[DONE]`."""
 
 
-class Attempt:
+class Attempt(msgspec.Struct, eq=False):
     """See the module. `begun` is True from the first byte handed to the owner for passing on."""
 
-    __slots__ = (
-        "_body",
-        "_connecting",
-        "_connection",
-        "_head",
-        "_held",
-        "_held_bytes",
-        "_limits",
-        "_load",
-        "_message",
-        "_owner",
-        "_passing",
-        "_pool",
-        "_verdict",
-        "_watch",
-        "begun",
-        "endpoint",
-    )
-
-    def __init__(
-        self,
-        owner: AttemptOwner,
-        endpoint: Endpoint,
-        pool: UpstreamPool,
-        load: EndpointLease,
-        limits: AttemptLimits,
-    ) -> None:
-        self._owner: AttemptOwner | None = owner
-        self._pool = pool
-        self._load = load
-        self._limits = limits
-        self._connection: UpstreamConnection | None = None
-        self._connecting: asyncio.Task[None] | None = None
-        self._message = b""
-        self._body = b""
-        self._head: AnswerHead | None = None
-        self._watch: EventStreamWatch | None = None
-        self._verdict = Verdict.PASS
-        self._held: list[bytes] = []
-        self._held_bytes = 0
-        self._passing = False
-        self.endpoint = endpoint
-        self.begun = False
+    _owner: AttemptOwner | None
+    endpoint: Endpoint
+    _pool: UpstreamPool
+    _load: EndpointLease
+    _limits: AttemptLimits
+    _connection: UpstreamConnection | None = None
+    _connecting: asyncio.Task[None] | None = None
+    _message: bytes = b""
+    _body: bytes = b""
+    _head: AnswerHead | None = None
+    _watch: EventStreamWatch | None = None
+    _verdict: Verdict = Verdict.PASS
+    _held: list[bytes] = msgspec.field(default_factory=list)
+    _held_bytes: int = 0
+    _passing: bool = False
+    begun: bool = False
 
     # --- what the owner does ------------------------------------------------------------------------------------------
 
