@@ -24,7 +24,6 @@ DEFAULT_BYTES_PER_TOKEN = 4.0
 MAX_MODEL_CHARACTERS = 256
 
 _MESSAGES_PROBE_BYTES = 48
-_SHORT_BODY_BYTES = 4_096
 _MAX_EMPTY_LIST_BYTES = 64
 _PATH_IN_ERROR = re.compile(r"^(?P<what>.*) - at `\$\.?(?P<path>.*)`$")
 _OPENINGS = {ord("["): "a list", ord('"'): "a string", ord("{"): "an object", ord("n"): "null", ord("t"): "a boolean"}
@@ -102,7 +101,9 @@ def parse_request(
         return _missing_or_wrong(fields.model, field, prompt)
     if len(prompt) < _MAX_EMPTY_LIST_BYTES and prompt[1:].strip() == b"]":
         return _invalid(field, "expected at least one element, got an empty list")
-    searched = body if len(body) < _SHORT_BODY_BYTES else _outside(_outside(body, prompt), tools)
+    searched = _outside(body, prompt)
+    if tools:
+        searched = _outside(searched, tools)
     if searched.count(b'"model"') > 1 and _repeats_model(body):
         return _invalid("model", "this key stands twice in the body; keep one")
     max_tokens = fields.max_completion_tokens if fields.max_completion_tokens is not None else fields.max_tokens

@@ -51,7 +51,9 @@ class Scheduler:
     def schedule(self, placement: Placement, tried: int = 0) -> Decision | Rejected:
         """The best endpoint whose slot is not in the bit set `tried`; a rejection when there is none."""
         request = placement.request
-        candidates = self._eligible_endpoints(request.model)
+        candidates = self._eligible.get(request.model) if self._table.snapshot is self._eligible_for else None
+        if candidates is None:
+            candidates = self._eligible_endpoints(request.model)
         if tried and candidates is not None:
             candidates = _without(candidates, tried)
         if candidates is None:

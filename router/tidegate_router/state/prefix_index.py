@@ -23,8 +23,8 @@ DEFAULT_CAPACITY_CHUNKS = 32_768
 MAX_DOUBTS = 1_024
 
 # (chunk bytes, how many): fine where prompts differ, coarse where they are long; 64 bytes is about one 16-token block.
-# 2 KB has 10 chunks, 64 KB has 50, and nothing beyond 4 MB (a million tokens) is looked at.
-_LADDER = ((64, 2), (128, 1), (256, 7), (512, 4), (1_024, 12), (2_048, 24), (4_096, 48), (16_384, 48), (65_536, 48))
+# 2 KB has 6 chunks, 64 KB has 46, and nothing beyond 4 MB (a million tokens) is looked at.
+_LADDER = ((128, 2), (256, 1), (512, 7), (1_024, 12), (2_048, 24), (4_096, 48), (16_384, 48), (65_536, 48))
 CHUNK_ENDS: Final = tuple(accumulate(size for size, count in _LADDER for _ in range(count)))
 
 # What a client appends to grows before the closing bracket or quote, which therefore belongs to no chunk.
@@ -44,8 +44,9 @@ def chunk_hashes(request: Request) -> list[int]:
         digest = xxh3_64_intdigest(head, digest)
         hashes.append(digest)
     text = request.messages
+    length = len(text) - 1 if text and text[-1] in _CLOSING else len(text)
     start = 0
-    for end in CHUNK_ENDS[: bisect_right(CHUNK_ENDS, open_length(text))]:
+    for end in CHUNK_ENDS[: bisect_right(CHUNK_ENDS, length)]:
         digest = xxh3_64_intdigest(text[start:end], digest)
         hashes.append(digest)
         start = end
@@ -57,11 +58,6 @@ def _root(model: str, adapter: str, salt: str) -> int:
     """What a chain starts from; lengths come first, so that no two triples read the same."""
     parts = (model.encode(), adapter.encode(), salt.encode())
     return xxh3_64_intdigest(b"%d %d %d " % tuple(map(len, parts)) + b"".join(parts))
-
-
-def open_length(text: bytes) -> int:
-    """Bytes of a raw JSON array or string before its closing character."""
-    return len(text) - 1 if text and text[-1] in _CLOSING else len(text)
 
 
 def covered_bytes(request: Request, chunks: int) -> int:
@@ -102,14 +98,17 @@ class TextPrefixIndex:
         matched: dict[int, int] = {}
         get = self._holders.get
         depth = 0
-        previous = get(hashes[0], 0) if hashes else 0
-        for digest in hashes:
-            holders = previous & get(digest, 0)
-            if holders != previous:
-                _record(matched, previous & ~holders, depth)
-                if not holders:
-                    return matched
-                previous = holders
+        previous = get(hashes[0]) if hashes else None
+        if previous is None:
+            return matched
+        for held in map(get, hashes):
+            if held != previous:
+                holders = 0 if held is None else previous & held
+                if holders != previous:
+                    _record(matched, previous & ~holders, depth)
+                    if not holders:
+                        return matched
+                    previous = holders
             depth += 1
         _record(matched, previous, depth)
         return matched

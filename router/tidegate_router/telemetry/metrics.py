@@ -94,7 +94,7 @@ class RouterMetrics(Collector):
 
     def request_finished(self, model: str, code: int, duration: float, time_to_first_byte: float | None) -> None:
         """Count an answered request; seconds. `model` may be empty, and is a label only once it has worked."""
-        counts = self._counts(model, known=code < 400)
+        counts = self._models.get(model) or self._counts(model, known=code < 400)
         codes = counts.codes
         codes[code] = codes.get(code, 0) + 1
         counts.duration.observe(duration)
@@ -103,7 +103,7 @@ class RouterMetrics(Collector):
 
     def tokens_used(self, model: str, prompt: int, cached: int, completion: int, predicted: int) -> None:
         """Add a request's tokens: three as the worker counted them, and the cached ones that were predicted."""
-        counts = self._counts(model, known=True)
+        counts = self._models.get(model) or self._counts(model, known=True)
         counts.prompt += prompt
         counts.cached += cached
         counts.completion += completion
