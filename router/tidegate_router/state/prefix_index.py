@@ -22,9 +22,9 @@ from tidegate_router.state.request import Request
 DEFAULT_CAPACITY_CHUNKS = 32_768
 MAX_DOUBTS = 1_024
 
-# (chunk bytes, how many): fine where prompts differ, coarse where they are long; 64 bytes is about one 16-token block.
-# 2 KB has 6 chunks, 64 KB has 46, and nothing beyond 4 MB (a million tokens) is looked at.
-_LADDER = ((128, 2), (256, 1), (512, 7), (1_024, 12), (2_048, 24), (4_096, 48), (16_384, 48), (65_536, 48))
+# (chunk bytes, how many): fine where prompts differ, coarse where they are long.
+# 2 KB has 9 chunks, 64 KB has 49, and nothing beyond 4 MB (a million tokens) is looked at.
+_LADDER = ((128, 2), (256, 7), (512, 4), (1_024, 12), (2_048, 24), (4_096, 48), (16_384, 48), (65_536, 48))
 CHUNK_ENDS: Final = tuple(accumulate(size for size, count in _LADDER for _ in range(count)))
 
 # What a client appends to grows before the closing bracket or quote, which therefore belongs to no chunk.
