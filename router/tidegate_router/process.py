@@ -51,6 +51,7 @@ class RouterProcess:
         self.pools = UpstreamPools(config.timeouts, self.wheel, loop)
         board = HealthBoard(
             HealthPolicy(health.interval_seconds, health.unhealthy_threshold, health.healthy_threshold),
+            random.random,
         )
         add_static_endpoints(static_endpoints(config), self.table, board)
         index = TextPrefixIndex()

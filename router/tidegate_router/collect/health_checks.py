@@ -18,6 +18,8 @@ from tidegate_router.upstream.get_request import GetAnswer, GetRequest
 from tidegate_router.upstream.pools import UpstreamPools
 
 MODELS_REFRESH_SECONDS = 10.0
+MODELS_RECHECK_SECONDS = 1.0
+"""Between two readings of a list that a request has put in doubt."""
 _MIN_PAUSE_SECONDS = 0.01
 
 
@@ -73,6 +75,14 @@ class HealthChecks:
         """A request found nobody ready: check at once what may be checked."""
         self._board.hurry(time.monotonic())
         self._schedule()
+
+    def doubt_models(self, model: str) -> None:
+        """A request found nobody for a model that some list still names: read those lists again."""
+        now = time.monotonic()
+        for endpoint in self._table.snapshot.endpoints:
+            read_at = self._models_read_at.get(endpoint.slot, now)
+            if endpoint.ready and endpoint.contradicts_itself(model) and now - read_at > MODELS_RECHECK_SECONDS:
+                self._read_models(endpoint.slot)
 
     def apply(self, transition: Transition | None) -> None:
         """Write a change of health to the table and tell of it."""

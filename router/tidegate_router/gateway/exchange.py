@@ -112,6 +112,7 @@ class Exchange(msgspec.Struct, eq=False):
     def give_up_draining(self) -> None:
         """The router has to end before the answer does."""
         error = shutting_down()
+        self.reason = "draining"
         self.writer.keep_alive = False
         if self._attempt is not None and self._attempt.begun:
             self._cut(self._attempt, error)
@@ -147,6 +148,8 @@ class Exchange(msgspec.Struct, eq=False):
         self.ticket.hold(attempt)
         self._attempt = attempt
         self.decision = decision
+        if self.retries.asked:
+            gateway.retried(self.reason)
         self.retries.asking(endpoint.slot)
         self.sent_at = gateway.now()
         self.queued_seconds = self.sent_at - self.opened_at
@@ -164,6 +167,7 @@ class Exchange(msgspec.Struct, eq=False):
             self._error(error, outcome, self.retries.retry_after)
         elif rejected.reason == "model-not-found":
             model = self.placement.request.model if self.placement is not None else ""
+            self._gateway.nobody_has(model)
             self._error(model_not_found(model), Outcome.REJECTED)
         else:
             self._error(nobody_ready(), Outcome.FAILED, 1)

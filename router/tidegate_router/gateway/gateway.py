@@ -203,4 +203,12 @@ class Gateway:
 
     def rejected(self, error: ApiError) -> str:
         """A request is answered with an error and no worker was asked; the reason in the metrics' words."""
-        return self.observer.rejected(error)
+        return self.observer.rejected(error, draining=self.draining)
+
+    def retried(self, reason: str) -> None:
+        """A request is sent to another worker, or again to the same; why the last attempt came to nothing."""
+        self._metrics.retried(reason)
+
+    def nobody_has(self, model: str) -> None:
+        """A request ends with model-not-found although no worker was asked just now."""
+        self.checks.doubt_models(model)

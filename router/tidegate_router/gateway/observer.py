@@ -35,7 +35,6 @@ class Observer:
     def attempt_refused(self, endpoint: str, outcome: str) -> None:
         """A worker was busy, or without the model."""
         self.metrics.attempt_ended(endpoint, outcome)
-        self.metrics.retried(outcome)
 
     def attempt_failed(self, endpoint: str, fault: Fault, *, begun: bool) -> None:
         """A worker failed."""
@@ -45,12 +44,12 @@ class Observer:
             metrics.fault(endpoint, fault.value)
         if begun:
             metrics.stream_failed(fault.value)
-        else:
-            metrics.retried(fault.value)
 
-    def rejected(self, error: ApiError) -> str:
+    def rejected(self, error: ApiError, *, draining: bool = False) -> str:
         """A request gets an error without a worker having been asked; returns the reason counted."""
         reason = _REJECTION_REASONS.get(error.kind, "invalid")
+        if draining and error.kind is ApiErrorKind.UNAVAILABLE:
+            reason = "draining"
         self.metrics.rejected(reason)
         return reason
 

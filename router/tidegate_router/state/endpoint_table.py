@@ -62,8 +62,13 @@ class EndpointTable:
         return endpoint
 
     def set_ready(self, slot: int, ready: bool) -> bool:
-        """Take an endpoint in or out; True when that changed anything."""
-        return self._change(slot, ready=ready)
+        """Take an endpoint in or out; True when that changed anything.
+
+        One that comes in may be another process, so its 404s are forgotten.
+        """
+        if ready:
+            return self._change(slot, ready=True, without_models=frozenset())
+        return self._change(slot, ready=False)
 
     def set_models(self, slot: int, models: Iterable[str]) -> bool:
         """Replace the names an endpoint serves with what its own list says; forgets its 404s."""

@@ -28,6 +28,10 @@ class Endpoint:
         """Whether a request for `model` may be sent there."""
         return (self.models is None or model in self.models) and model not in self.without_models
 
+    def contradicts_itself(self, model: str) -> bool:
+        """Whether it lists `model` and answered 404 for it all the same."""
+        return self.models is not None and model in self.models and model in self.without_models
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:

@@ -12,6 +12,7 @@ Only faults of the worker count. What is a fault is the caller's knowledge: conn
 time-outs are; 4xx and 429 never are.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,6 +20,8 @@ FIRST_PROBE_SECONDS = 0.1
 MAX_PROBE_SECONDS = 1.0
 FIRST_HOLD_SECONDS = 0.2
 MAX_HOLD_SECONDS = 2.0
+JITTER = 0.1
+"""Part of the interval by which a check may come sooner or later."""
 DARK_PROBE_SECONDS = 0.05
 """Between two checks of an endpoint while every endpoint is out and requests are waiting for one."""
 
@@ -64,8 +67,10 @@ class _Endpoint:
 class HealthBoard:
     """Health of all endpoints by slot; not thread-safe, one event loop owns it."""
 
-    def __init__(self, policy: HealthPolicy) -> None:
+    def __init__(self, policy: HealthPolicy, randomness: Callable[[], float] = lambda: 0.5) -> None:
+        """`randomness` gives numbers in [0, 1): they keep checks of many routers and workers from falling together."""
         self._policy = policy
+        self._randomness = randomness
         self._endpoints: dict[int, _Endpoint] = {}
         self._ready = 0
 
@@ -112,7 +117,7 @@ class HealthBoard:
         endpoint.checking = False
         endpoint.failed_checks = 0
         if endpoint.ready:
-            endpoint.due_at = now + self._policy.interval_seconds
+            endpoint.due_at = now + self._interval()
             return None
         endpoint.good_checks += 1
         endpoint.due_at = max(now + FIRST_PROBE_SECONDS, endpoint.held_until)
@@ -161,12 +166,16 @@ class HealthBoard:
         endpoint.hold_seconds = min(endpoint.hold_seconds * 2, MAX_HOLD_SECONDS)
         return self._eject(slot, endpoint, now, "fault")
 
+    def _interval(self) -> float:
+        """Seconds to the next check of an endpoint that is in."""
+        return self._policy.interval_seconds * (1.0 + JITTER * (2.0 * self._randomness() - 1.0))
+
     def _admit(self, slot: int, endpoint: _Endpoint, now: float) -> Transition:
         cache_lost = endpoint.gone
         endpoint.ready, endpoint.gone = True, False
         endpoint.admitted_at = now
         endpoint.probe_seconds = FIRST_PROBE_SECONDS
-        endpoint.due_at = now + self._policy.interval_seconds
+        endpoint.due_at = now + self._interval()
         # On probation after faults: until a request succeeds, one more fault is enough.
         endpoint.faults = self._policy.unhealthy_threshold - 1 if endpoint.held_until else 0
         endpoint.held_until = 0.0

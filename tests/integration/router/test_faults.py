@@ -1,6 +1,7 @@
 """Workers that break, in every place: retried unseen before the first byte, never dressed as success after it."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -97,7 +98,7 @@ async def test_fault_before_the_first_byte_is_answered_elsewhere(name: str) -> N
         RawWorker(answer_json) as good,
         RouterBed(bad.url, good.url, timeouts=timeouts) as bed,
     ):
-        for number in range(8):
+        for number in range(40):
             stream = "event" in name or "stream" in name
             answer = await ask(bed.port, post(chat(stream, content=f"{number}" * 200)))
             assert (answer.status, answer.complete) == (200, True)
@@ -290,6 +291,36 @@ async def test_model_that_nobody_has_is_404() -> None:
         answer = await ask(bed.port, post(chat()))
         assert (answer.status, answer.error_code) == (404, "model_not_found")
         assert (await ask(bed.port, post(chat(model="other")))).error_code == "model_not_found"
+
+
+async def test_a_model_that_a_worker_has_again_is_found_before_its_list_is_due() -> None:
+    async with RawWorker(then(MISSING, end="keep")) as worker, RouterBed(worker.url) as bed:
+        assert (await ask(bed.port, post(chat()))).status == 404
+        worker.script = answer_json
+
+        async def served() -> int:
+            return (await ask(bed.port, post(chat()))).status
+
+        began = time.monotonic()
+        answers = [await served()]
+        while answers[-1] != 200 and time.monotonic() - began < 5:
+            answers.append(await served())
+        assert answers[-1] == 200
+
+
+async def test_retries_are_counted_when_they_are_sent_not_when_they_would_be() -> None:
+    broken = then(b"HTTP/1.1 500 No\r\ncontent-length: 0\r\n\r\n", end="keep")
+    async with RawWorker(broken) as one, RawWorker(broken) as two, RouterBed(one.url, two.url) as bed:
+        answer = await ask(bed.port, post(chat()))
+        assert answer.status == 502
+        asked = len(one.seen) + len(two.seen)
+        assert asked == 2
+        assert bed.metric("tidegate_router_retries_total", reason="status") == asked - 1
+        bed.process.gateway.draining = True
+        assert (await ask(bed.port, post(chat()))).status == 503
+        assert bed.metric("tidegate_router_rejected_total", reason="draining") == 1
+        assert bed.metric("tidegate_router_rejected_total", reason="no-endpoints") == 0
+        bed.process.gateway.draining = False
 
 
 async def test_idle_connection_closed_by_the_worker_is_replaced_unseen() -> None:

@@ -70,6 +70,17 @@ def test_missing_model_is_remembered_until_the_list_is_read_again() -> None:
     assert not table.snapshot.endpoints[0].may_serve("other")
 
 
+def test_missing_model_is_forgotten_when_the_worker_comes_back() -> None:
+    table = make_table(1)
+    table.set_models(0, ["gone"])
+    table.add_without_model(0, "gone")
+    assert table.snapshot.endpoints[0].contradicts_itself("gone")
+    table.set_ready(0, False)
+    assert not table.snapshot.endpoints[0].may_serve("gone")
+    table.set_ready(0, True)
+    assert table.snapshot.endpoints[0].may_serve("gone")
+
+
 def test_memory_of_missing_models_is_bounded() -> None:
     table = make_table(1)
     for number in range(5 * MAX_WITHOUT_MODELS):

@@ -179,3 +179,18 @@ def test_transitions_alternate_and_something_is_always_due_soon(events: list[tup
         assert board.is_dark is not any(ready.values())
         due = board.next_due()
         assert due is None or due <= now + max(1.0, MAX_HOLD_SECONDS)
+
+
+def test_checks_of_many_endpoints_drift_apart_within_a_tenth_of_the_interval() -> None:
+    chances = iter([0.0, 0.25, 0.999])
+    board = HealthBoard(HealthPolicy(10.0, 2, 1), lambda: next(chances))
+    due = []
+    for slot in range(3):
+        board.add(slot, 0.0)
+        board.due(0.0)
+        board.check_passed(slot, 0.0)
+        due.append(min(at for at in [board.next_due()] if at is not None))
+        board.remove(slot)
+    assert due == sorted(due)
+    assert due[0] == 9.0
+    assert 9.0 < due[1] < due[2] < 11.0
