@@ -47,7 +47,8 @@ class AnswerWriter(msgspec.Struct, eq=False):
             if status in _BODILESS:
                 message = message.replace(b"content-length: 0\r\n", b"")
         self.bytes_out = len(body)
-        self._send(message + body)
+        if not self._transport.is_closing():
+            self._transport.write(message + body)
 
     def error(self, error: ApiError, *, fields: bytes = b"", retry_after_seconds: int | None = None) -> None:
         """Send an error as OpenAI's JSON."""

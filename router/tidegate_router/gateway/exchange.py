@@ -144,7 +144,9 @@ class Exchange(msgspec.Struct, eq=False):
         endpoint = decision.endpoint
         load = EndpointLease(gateway.table.load, endpoint.slot, decision.uncached_tokens)
         pool = gateway.pool(endpoint)
-        attempt = Attempt(self, endpoint, pool, load, gateway.attempt_limits)
+        body = placement.request.body
+        message = gateway.upstream_head(self.head, pool, len(body))
+        attempt = Attempt(self, endpoint, pool, load, gateway.attempt_limits, message, body)
         self.ticket.hold(attempt)
         self._attempt = attempt
         self.decision = decision
@@ -154,8 +156,7 @@ class Exchange(msgspec.Struct, eq=False):
         self.sent_at = gateway.now()
         self.queued_seconds = self.sent_at - self.opened_at
         gateway.scheduler.observe_dispatch(placement, decision)
-        body = placement.request.body
-        attempt.start(gateway.upstream_head(self.head, pool, len(body)), body)
+        attempt.start()
 
     def _rejected(self, rejected: Rejected) -> None:
         if rejected.reason == "no-endpoints" and self.retries.may_ask:
@@ -177,7 +178,8 @@ class Exchange(msgspec.Struct, eq=False):
     def answer_ready(self, attempt: Attempt, head: AnswerHead, body: bytes, usage: Usage | None) -> None:
         self.first_byte_at = time.monotonic()
         self.writer.whole(head.status, head.passed + self._debug_fields() if self.head.debug else head.passed, body)
-        self._succeeded(attempt, usage)
+        self._gateway.worker_answered(self, attempt, usage)
+        self._finish(Outcome.COMPLETED, usage)
 
     def answer_started(self, attempt: Attempt, head: AnswerHead, data: bytes) -> None:
         self._begin_answer(attempt)
@@ -190,7 +192,8 @@ class Exchange(msgspec.Struct, eq=False):
 
     def answer_ended(self, attempt: Attempt, usage: Usage | None) -> None:
         self.writer.end()
-        self._succeeded(attempt, usage)
+        self._gateway.worker_answered(self, attempt, usage)
+        self._finish(Outcome.COMPLETED, usage)
 
     def attempt_refused(self, attempt: Attempt, verdict: Verdict, head: AnswerHead, body: bytes) -> None:
         del body
@@ -237,10 +240,6 @@ class Exchange(msgspec.Struct, eq=False):
         self.first_byte_at = time.monotonic()
         if self._client_slow:
             attempt.pause()
-
-    def _succeeded(self, attempt: Attempt, usage: Usage | None) -> None:
-        self._gateway.worker_answered(self, attempt, usage)
-        self._finish(Outcome.COMPLETED, usage)
 
     def _cut(self, attempt: Attempt, error: ApiError) -> None:
         """End an answer that has begun so that nobody takes it for whole."""

@@ -83,6 +83,8 @@ class Gateway:
         self._board = parts.board
         self._index = parts.index
         self._pools = parts.pools
+        self.pool = parts.pools.of
+        """Connections to an endpoint."""
         self.observer = parts.observer
         self._metrics = parts.observer.metrics
         self._room = WaitingRoom(parts.wheel, spec.timeouts.connect_seconds)
@@ -121,10 +123,6 @@ class Gateway:
         return self._local.answer(head)
 
     # --- workers ------------------------------------------------------------------------------------------------------
-
-    def pool(self, endpoint: Endpoint) -> UpstreamPool:
-        """Connections to an endpoint."""
-        return self._pools.of(endpoint)
 
     def upstream_head(self, head: RequestHead, pool: UpstreamPool, length: int) -> bytes:
         """The head of a worker's request: the client's without what is the router's business."""

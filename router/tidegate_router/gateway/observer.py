@@ -73,22 +73,20 @@ class Observer:
     def finished(self, exchange: Exchange) -> None:
         """A request has ended, in whatever way. Probes and scrapes that went well are not worth a line."""
         status = exchange.writer.status
-        if status == 200 and exchange.head.path in PROBE_PATHS:
+        placement = exchange.placement
+        if placement is None and status == 200 and exchange.head.path in PROBE_PATHS:
             return
-        now = time.monotonic()
         ticket = exchange.ticket
         usage = ticket.usage
-        request = exchange.placement.request if exchange.placement is not None else None
         decision = exchange.decision
-        model = request.model if request is not None else ""
-        duration = now - exchange.opened_at
-        first_byte = exchange.first_byte_at - exchange.opened_at if exchange.first_byte_at else None
-        gone = ticket.outcome is Outcome.CLIENT_GONE
-        predicted = decision.predicted_cached_tokens if decision is not None else 0
+        model = "" if placement is None else placement.request.model
+        opened_at = exchange.opened_at
+        duration = time.monotonic() - opened_at
+        first_byte = exchange.first_byte_at - opened_at if exchange.first_byte_at else None
         metrics = self.metrics
         if status:
             metrics.request_finished(model, status, duration, first_byte)
-        if gone:
+        if ticket.outcome is Outcome.CLIENT_GONE:
             metrics.client_disconnects += 1
         if usage is not None:
             metrics.tokens_used(
@@ -96,33 +94,35 @@ class Observer:
                 usage.prompt_tokens or 0,
                 usage.cached_tokens or 0,
                 usage.completion_tokens or 0,
-                predicted,
+                0 if decision is None else decision.predicted_cached_tokens,
             )
-        else:
-            usage = _NO_USAGE
-        if self._access_log is None:
-            return
-        self._access_log.record(
-            AccessEntry(
-                time=time.time(),
-                id=exchange.head.request_id,
-                method=exchange.head.method.decode("latin-1"),
-                path=exchange.head.path,
-                status=status,
-                duration_seconds=duration,
-                model=model,
-                endpoint=decision.endpoint.name if decision is not None else "",
-                attempts=exchange.retries.asked,
-                queue_seconds=exchange.queued_seconds,
-                ttfb_seconds=first_byte,
-                bytes_in=len(request.body) if request is not None else 0,
-                bytes_out=exchange.writer.bytes_out,
-                prompt_tokens=usage.prompt_tokens,
-                cached_tokens=usage.cached_tokens,
-                completion_tokens=usage.completion_tokens,
-                predicted_cached_tokens=predicted,
-                stream=request is not None and request.stream,
-                error="" if ticket.outcome is Outcome.COMPLETED else exchange.reason,
-                client_aborted=gone,
-            ),
-        )
+        if self._access_log is not None:
+            self._access_log.record(_entry(exchange, usage or _NO_USAGE, duration, first_byte))
+
+
+def _entry(exchange: Exchange, usage: Usage, duration: float, first_byte: float | None) -> AccessEntry:
+    head, writer, decision = exchange.head, exchange.writer, exchange.decision
+    request = exchange.placement.request if exchange.placement is not None else None
+    outcome = exchange.ticket.outcome
+    return AccessEntry(
+        time=time.time(),
+        id=head.request_id,
+        method="POST" if head.method == b"POST" else head.method.decode("latin-1"),
+        path=head.path,
+        status=writer.status,
+        duration_seconds=duration,
+        model=request.model if request is not None else "",
+        endpoint=decision.endpoint.name if decision is not None else "",
+        attempts=exchange.retries.asked,
+        queue_seconds=exchange.queued_seconds,
+        ttfb_seconds=first_byte,
+        bytes_in=len(request.body) if request is not None else 0,
+        bytes_out=writer.bytes_out,
+        prompt_tokens=usage.prompt_tokens,
+        cached_tokens=usage.cached_tokens,
+        completion_tokens=usage.completion_tokens,
+        predicted_cached_tokens=decision.predicted_cached_tokens if decision is not None else 0,
+        stream=request is not None and request.stream,
+        error="" if outcome is Outcome.COMPLETED else exchange.reason,
+        client_aborted=outcome is Outcome.CLIENT_GONE,
+    )

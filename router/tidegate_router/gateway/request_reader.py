@@ -71,7 +71,7 @@ class RequestReader:
         self._limits = limits
         self._known = known or KnownHeads()
         self._parts: Parts | None = None
-        self._unknown: tuple[bytes, Parts] | None = None
+        self._unknown: Parts | None = None
         self._missing = 0
         self._closing = False
         self._on_request = on_request
@@ -106,11 +106,13 @@ class RequestReader:
         self._parts = parts = take_apart(data)
         if parts is None:
             return None
-        key, start, length, request_id = parts
+        key, head, body, length, request_id = parts
         known = self._known.get(key)
-        if known is None or len(data) - start != length or not self._allows(start, length):
+        if known is None or len(body) != length or not body or length > self._limits.max_body_bytes:
             return None
-        return known.again(length, request_id), data[start:], None
+        if len(head) > self._limits.max_header_bytes - 4:
+            return None
+        return known.again(length, request_id), body, None
 
     def feed(self, data: bytes) -> None:
         """Take bytes from the socket."""
@@ -121,10 +123,10 @@ class RequestReader:
             self._feed_body(data)
             return
         if parts is not None:
-            key, start, length, request_id = parts
+            key, head, body, length, request_id = parts
             known = self._known.get(key)
-            if known is not None and self._allows(start, length):
-                self._begin_known(known.again(length, request_id), data[start:])
+            if known is not None and self._allows(len(head) + 4, length):
+                self._begin_known(known.again(length, request_id), body)
                 return
         self._parse(data, parts)
 
@@ -152,7 +154,7 @@ class RequestReader:
                 self.feed(data[missing:])
 
     def _parse(self, data: bytes, parts: Parts | None) -> None:
-        self._unknown = None if parts is None else (data, parts)
+        self._unknown = parts
         in_head = self.in_message and self._head is None
         completed = self._completed
         self._feed_bytes = self._head_bytes + len(data)
@@ -240,7 +242,7 @@ class RequestReader:
         self._closing = not head.keep_alive
         if self._unknown is not None:
             if head.may_recur:
-                self._known.keep(*self._unknown, head)
+                self._known.keep(self._unknown, head)
             self._unknown = None
 
     def on_body(self, body: bytes) -> None:

@@ -63,7 +63,18 @@ class Scheduler:
             candidates = self._sample(candidates, matched)
         tokens = request.prompt_tokens_estimate
         cached = self._cached_tokens(request, matched) if matched else {}
-        scores = self._scores(SchedulingContext(tokens, cached, self._table.load, candidates))
+        context = SchedulingContext(tokens, cached, self._table.load, candidates)
+        scores: list[float] | None = None
+        for scorer, weight in self._profile.scorers:
+            preference = scorer.score(context)
+            if preference is None:
+                continue
+            if scores is None:
+                scores = preference if weight == 1.0 else [weight * each for each in preference]
+            else:
+                scores = [total + weight * each for total, each in zip(scores, preference, strict=True)]
+        if scores is None:
+            scores = [0.0] * len(candidates.slots)
         endpoint = candidates.endpoints[self._profile.picker.pick(scores, self._randomness)]
         predicted = cached.get(endpoint.slot, 0)
         return Decision(endpoint, predicted, tokens - predicted, candidates.endpoints, scores)
@@ -131,18 +142,6 @@ class Scheduler:
             deepest = set(list(matched)[-SAMPLED:])  # `match` records shallow slots first.
             chosen.update((each.slot, each) for each in endpoints if each.slot in deepest)
         return Candidates(tuple(chosen.values()))
-
-    def _scores(self, context: SchedulingContext) -> list[float]:
-        scores: list[float] | None = None
-        for scorer, weight in self._profile.scorers:
-            preference = scorer.score(context)
-            if preference is None:
-                continue
-            if scores is None:
-                scores = preference if weight == 1.0 else [weight * each for each in preference]
-            else:
-                scores = [total + weight * each for total, each in zip(scores, preference, strict=True)]
-        return scores or [0.0] * len(context.work)
 
     def _cached_tokens(self, request: Request, matched: dict[int, int]) -> dict[int, int]:
         tokens_per_byte = request.prompt_tokens_estimate / (len(request.messages) + len(request.head))

@@ -26,6 +26,7 @@ MAX_DOUBTS = 1_024
 # 2 KB has 9 chunks, 64 KB has 49, and nothing beyond 4 MB (a million tokens) is looked at.
 _LADDER = ((128, 2), (256, 7), (512, 4), (1_024, 12), (2_048, 24), (4_096, 48), (16_384, 48), (65_536, 48))
 CHUNK_ENDS: Final = tuple(accumulate(size for size, count in _LADDER for _ in range(count)))
+_CHUNKS: Final = tuple(map(slice, (0, *CHUNK_ENDS), CHUNK_ENDS))
 
 # What a client appends to grows before the closing bracket or quote, which therefore belongs to no chunk.
 _CLOSING = b']"'
@@ -39,18 +40,13 @@ def chunk_hashes(request: Request) -> list[int]:
     """
     digest = _root(request.model, request.adapter, request.salt)
     head = request.head
-    hashes = []
     if head:
-        digest = xxh3_64_intdigest(head, digest)
-        hashes.append(digest)
+        digest = first = xxh3_64_intdigest(head, digest)
     text = request.messages
     length = len(text) - 1 if text and text[-1] in _CLOSING else len(text)
-    start = 0
-    for end in CHUNK_ENDS[: bisect_right(CHUNK_ENDS, length)]:
-        digest = xxh3_64_intdigest(text[start:end], digest)
-        hashes.append(digest)
-        start = end
-    return hashes
+    chunks = _CHUNKS[: bisect_right(CHUNK_ENDS, length)]
+    hashes = [digest := xxh3_64_intdigest(text[chunk], digest) for chunk in chunks]
+    return [first, *hashes] if head else hashes
 
 
 @lru_cache(maxsize=256)
@@ -97,18 +93,21 @@ class TextPrefixIndex:
         """Matched chunks per slot, longest contiguous prefix only; slots without a match are absent."""
         matched: dict[int, int] = {}
         get = self._holders.get
-        depth = 0
-        previous = get(hashes[0]) if hashes else None
+        held = list(map(get, hashes))
+        previous = held[0] if held else None
         if previous is None:
             return matched
-        for held in map(get, hashes):
-            if held != previous:
-                holders = 0 if held is None else previous & held
-                if holders != previous:
-                    _record(matched, previous & ~holders, depth)
-                    if not holders:
-                        return matched
-                    previous = holders
+        depth = held.count(previous)
+        if held[depth - 1] != previous or held[:depth].count(previous) != depth:
+            depth = 1
+        # Mostly the same endpoints hold the whole of what is held: nothing of it is looked at twice.
+        for holders in held[depth:]:
+            common = 0 if holders is None else previous & holders
+            if common != previous:
+                _record(matched, previous & ~common, depth)
+                if not common:
+                    return matched
+                previous = common
             depth += 1
         _record(matched, previous, depth)
         return matched

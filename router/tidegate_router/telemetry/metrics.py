@@ -111,7 +111,8 @@ class RouterMetrics(Collector):
 
     def attempt_ended(self, endpoint: str, outcome: str) -> None:
         """Count an attempt at an endpoint; `outcome` is one of `ATTEMPT_OUTCOMES`."""
-        _add(self._attempts, (endpoint, outcome if outcome in ATTEMPT_OUTCOMES else OTHER))
+        labels = (endpoint, outcome if outcome in ATTEMPT_OUTCOMES else OTHER)
+        self._attempts[labels] = self._attempts.get(labels, 0) + 1
 
     def fault(self, endpoint: str, reason: str) -> None:
         """Count a fault of a worker; `reason` is one of `FAULT_REASONS`."""

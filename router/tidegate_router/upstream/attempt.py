@@ -38,10 +38,11 @@ class Attempt(msgspec.Struct, eq=False):
     _pool: UpstreamPool
     _load: EndpointLease
     _limits: AttemptLimits
+    _message: bytes
+    """The request's head with its blank line."""
+    _body: bytes
     _connection: UpstreamConnection | None = None
     _connecting: asyncio.Task[None] | None = None
-    _message: bytes = b""
-    _body: bytes = b""
     _head: AnswerHead | None = None
     _watch: EventStreamWatch | None = None
     _verdict: Verdict = Verdict.PASS
@@ -52,15 +53,14 @@ class Attempt(msgspec.Struct, eq=False):
 
     # --- what the owner does ------------------------------------------------------------------------------------------
 
-    def start(self, message: bytes, body: bytes) -> None:
-        """Send the request: `message` is its head with the blank line."""
-        self._message = message
-        self._body = body
+    def start(self) -> None:
+        """Send the request."""
         connection = self._pool.take()
         if connection is None:
             self._connecting = self._pool.connect(self._on_connected, self._on_connect_failed)
         else:
-            self._send_on(connection)
+            self._connection = connection
+            connection.send(self, self._message, self._body, self._limits.first_byte_seconds)
 
     def release(self) -> None:
         self._owner = None

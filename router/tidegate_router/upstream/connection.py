@@ -151,12 +151,13 @@ class UpstreamConnection(asyncio.Protocol):
         if not self.answer_bytes_seen:
             self.answer_bytes_seen = True
             parts = take_apart(data)
-            known = None if parts is None else self._pool.known_heads.get(parts[0])
-            if parts is not None and known is not None and len(data) - parts[1] == parts[2]:
-                self._give_back(keep_alive=True)
-                length = parts[2]
-                sink.answer_at_once(known if length == known.content_length else known.again(length), data[parts[1] :])
-                return
+            if parts is not None:
+                key, _, body, length, _ = parts
+                known = self._pool.known_heads.get(key)
+                if known is not None and len(body) == length:
+                    self._give_back(keep_alive=True)
+                    sink.answer_at_once(known if length == known.content_length else known.again(length), body)
+                    return
         self._parse(sink, data, parts)
 
     def _parse(self, sink: AnswerSink, data: bytes, parts: Parts | None) -> None:
@@ -178,7 +179,7 @@ class UpstreamConnection(asyncio.Protocol):
             return
         if self._complete and not self._head_told:
             if parts is not None and self._keep_alive and data.startswith(b"HTTP/1.1 200 "):
-                self._pool.known_heads.keep(data, parts, head)
+                self._pool.known_heads.keep(parts, head)
             self._let_go()
             sink.answer_at_once(head, pieces[0] if len(pieces) == 1 else b"".join(pieces))
             return

@@ -1,19 +1,38 @@
 """Reads what a worker says about tokens, whatever types it uses."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from tidegate_router.tickets.ticket import Usage
 
+_Count = Annotated[int, msgspec.Meta(ge=0)] | None
 
-class _Answer(msgspec.Struct):
+
+class _Details(msgspec.Struct, gc=False):
+    cached_tokens: _Count = None
+
+
+class _Counts(msgspec.Struct, gc=False):
+    prompt_tokens: _Count = None
+    completion_tokens: _Count = None
+    prompt_tokens_details: _Details | None = None
+
+
+class _Answer(msgspec.Struct, gc=False):
     """The one field of an answer that is looked at; the rest is checked to be JSON and skipped."""
+
+    usage: _Counts | None = None
+
+
+class _OddAnswer(msgspec.Struct):
+    """An answer whose usage is not what it should be."""
 
     usage: Any = None
 
 
-_DECODER = msgspec.json.Decoder(_Answer)
+_decode = msgspec.json.Decoder(_Answer).decode
+_decode_odd = msgspec.json.Decoder(_OddAnswer).decode
 
 
 class NotJsonError(ValueError):
@@ -34,7 +53,20 @@ def checked_usage(payload: bytes) -> Usage | None:
     Counts of a wrong type are unknown, never an error: an answer is the client's whatever its usage looks like.
     """
     try:
-        usage = _DECODER.decode(payload).usage
+        counts = _decode(payload).usage
+    except msgspec.ValidationError:
+        return _odd_usage(payload)
+    except (ValueError, RecursionError) as error:
+        raise NotJsonError(str(error)) from error
+    if counts is None:
+        return None
+    details = counts.prompt_tokens_details
+    return Usage(counts.prompt_tokens, counts.completion_tokens, None if details is None else details.cached_tokens)
+
+
+def _odd_usage(payload: bytes) -> Usage | None:
+    try:
+        usage = _decode_odd(payload).usage
     except msgspec.ValidationError:
         return None
     except (ValueError, RecursionError) as error:
