@@ -90,7 +90,7 @@ class Gateway:
         self._room = WaitingRoom(parts.wheel, spec.timeouts.connect_seconds)
         self._local = LocalAnswers(parts.table, self._metrics.render, lambda: self.draining, int(time.time()))
         # An engine may abort by prefix of an id, so no id of ours is the prefix of another: fixed width, never reused.
-        self._attempt_nonce = os.urandom(5).hex()
+        self._attempt_nonce = os.urandom(5).hex().encode()
         self._attempt_numbers = itertools.count()
 
     # --- connections --------------------------------------------------------------------------------------------------
@@ -126,13 +126,12 @@ class Gateway:
 
     def upstream_head(self, head: RequestHead, pool: UpstreamPool, length: int) -> bytes:
         """The head of a worker's request: the client's without what is the router's business."""
-        return b"%b %b HTTP/1.1\r\nhost: %b\r\ncontent-length: %d\r\nx-request-id: %b-%b%08x\r\n%b\r\n" % (
-            head.method,
-            head.target,
+        return b"%bhost: %b\r\ncontent-length: %d\r\nx-request-id: %b-%b%08x\r\n%b\r\n" % (
+            head.line,
             pool.authority,
             length,
             head.request_id.encode(),
-            self._attempt_nonce.encode(),
+            self._attempt_nonce,
             next(self._attempt_numbers) & 0xFFFFFFFF,
             head.forwarded,
         )

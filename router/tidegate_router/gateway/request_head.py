@@ -66,11 +66,14 @@ class RequestHead(msgspec.Struct, gc=False):
     upgrade: bool = False
     request_id: str = ""
     forwarded: bytes = b""
+    line: bytes = b""
+    """The request line for the worker, with its CRLF."""
 
     def __post_init__(self) -> None:
         target = self.target
         if target[:1] != b"/":
             self.target = target = _origin_form(target)
+        self.line = b"%b %b HTTP/1.1\r\n" % (self.method, target)
         self.path = target.partition(b"?")[0].decode("latin-1")
 
     def again(self, content_length: int, request_id: bytes) -> "RequestHead":

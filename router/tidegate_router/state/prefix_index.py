@@ -23,8 +23,8 @@ DEFAULT_CAPACITY_CHUNKS = 32_768
 MAX_DOUBTS = 1_024
 
 # (chunk bytes, how many): fine where prompts differ, coarse where they are long.
-# 2 KB has 9 chunks, 64 KB has 49, and nothing beyond 4 MB (a million tokens) is looked at.
-_LADDER = ((128, 2), (256, 7), (512, 4), (1_024, 12), (2_048, 24), (4_096, 48), (16_384, 48), (65_536, 48))
+# 2 KB has 9 chunks, 64 KB has 37, and nothing beyond 4 MB (a million tokens) is looked at.
+_LADDER = ((128, 2), (256, 7), (512, 4), (1_024, 4), (2_048, 12), (4_096, 56), (16_384, 48), (65_536, 48))
 CHUNK_ENDS: Final = tuple(accumulate(size for size, count in _LADDER for _ in range(count)))
 _CHUNKS: Final = tuple(map(slice, (0, *CHUNK_ENDS), CHUNK_ENDS))
 

@@ -37,8 +37,9 @@ class PrefixCacheScorer:
         if not cached:
             return None
         counts, slots, scale = context.requests, context.candidates.slots, context.scale
-        full = self._factor * ((sum(counts) / len(counts) + min(counts)) / 2 + 1) + self._slack - 1
-        if max(counts) <= full:
+        ordered = sorted(counts)
+        full = self._factor * ((sum(counts) / len(counts) + ordered[0]) / 2 + 1) + self._slack - 1
+        if ordered[-1] <= full:
             return [cached.get(slot, 0) / scale for slot in slots]
         fade = self._fade
         return [

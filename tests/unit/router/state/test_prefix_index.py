@@ -58,7 +58,7 @@ def test_tools_are_the_first_chunk_even_when_messages_are_short() -> None:
 
 
 def test_chunks_are_few_at_any_size() -> None:
-    sizes = {2_048: 9, 65_536: 49, CHUNK_ENDS[-1]: 193}
+    sizes = {2_048: 9, 65_536: 37, CHUNK_ENDS[-1]: 181}
     assert {size: sum(end <= size for end in CHUNK_ENDS) for size in sizes} == sizes
     request = make_request("x" * (5 << 20))
     assert len(chunk_hashes(request)) == len(CHUNK_ENDS)
