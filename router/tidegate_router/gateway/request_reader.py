@@ -103,16 +103,14 @@ class RequestReader:
         """The request that `data` is, if it is exactly one with a known head; if not, `feed` is to have `data`."""
         if self.in_message or self.refused or self._closing:
             return None
-        self._parts = parts = take_apart(data)
-        if parts is None:
-            return None
-        key, head, body, length, request_id = parts
-        known = self._known.get(key)
-        if known is None or len(body) != length or not body or length > self._limits.max_body_bytes:
-            return None
-        if len(head) > self._limits.max_header_bytes - 4:
-            return None
-        return known.again(length, request_id), body, None
+        parts = take_apart(data)
+        if parts is not None:
+            key, head, body, length, request_id = parts
+            known = self._known.get(key)
+            if known is not None and len(body) == length and self._allows(len(head) + 4, length):
+                return known.again(length, request_id), body, None
+        self._parts = parts
+        return None
 
     def feed(self, data: bytes) -> None:
         """Take bytes from the socket."""

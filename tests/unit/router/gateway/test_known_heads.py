@@ -62,11 +62,11 @@ def warm() -> KnownHeads[RequestHead]:
     return known
 
 
-def told(reader: RequestReader, arrived: list[Arrived], *, whole: bool, pieces: list[bytes]) -> list[object]:
-    """What a client connection would see of these reads."""
+def told(reader: RequestReader, arrived: list[Arrived], asked: list[bool], pieces: list[bytes]) -> list[object]:
+    """What a client connection would see of these reads; `asked` says in which it is free to take a whole request."""
     seen: list[object] = []
-    for piece in pieces:
-        taken = reader.take_whole(piece) if whole else None
+    for piece, free in zip(pieces, itertools.cycle(asked), strict=False):
+        taken = reader.take_whole(piece) if free else None
         if taken is not None:
             arrived.append(taken)
         else:
@@ -83,9 +83,14 @@ def told(reader: RequestReader, arrived: list[Arrived], *, whole: bool, pieces: 
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(messages, min_size=1, max_size=4), st.lists(st.integers(1, 700), max_size=6), mutations)
+@given(
+    st.lists(messages, min_size=1, max_size=4),
+    st.lists(st.integers(1, 700), max_size=6),
+    mutations,
+    st.lists(st.booleans(), min_size=1, max_size=4),
+)
 def test_known_heads_are_read_as_the_parser_reads_them(
-    sent: list[bytes], cuts: list[int], changes: list[tuple[int, bytes, bool]]
+    sent: list[bytes], cuts: list[int], changes: list[tuple[int, bytes, bool]], asked: list[bool]
 ) -> None:
     stream = mutated(b"".join(sent), changes)
     ends = {0, len(stream), *(cut for cut in cuts if cut < len(stream))}
@@ -93,8 +98,8 @@ def test_known_heads_are_read_as_the_parser_reads_them(
     pieces = [stream[start:end] for start, end in itertools.pairwise(sorted(ends))]
     fast: list[Arrived] = []
     slow: list[Arrived] = []
-    by_memory = told(RequestReader(LIMITS, fast.append, warm()), fast, whole=True, pieces=pieces)
-    by_parser = told(RequestReader(LIMITS, slow.append, Forgetful()), slow, whole=False, pieces=pieces)
+    by_memory = told(RequestReader(LIMITS, fast.append, warm()), fast, asked, pieces)
+    by_parser = told(RequestReader(LIMITS, slow.append, Forgetful()), slow, [False], pieces)
     assert by_memory == by_parser
 
 
@@ -108,6 +113,14 @@ def test_a_head_seen_before_is_known_with_another_length_and_id() -> None:
     assert (first[0].content_length, first[1]) == (2, b"ab")
     assert (second[0].request_id, second[1]) == ("mine-2", b"abc")
     assert first[0].request_id != reader.take_whole(PLAIN % 2 + b"ab")[0].request_id  # type: ignore[index]
+
+
+def test_what_comes_while_a_request_is_answered_is_read_afresh() -> None:
+    arrived: list[Arrived] = []
+    reader = RequestReader(LIMITS, arrived.append, warm())
+    assert reader.take_whole(PLAIN % 2 + b"ab") is not None
+    reader.feed(PLAIN % 3 + b"cde")
+    assert [body for _, body, _ in arrived] == [b"cde"]
 
 
 def test_a_known_head_beyond_the_bounds_is_left_to_the_parser() -> None:
