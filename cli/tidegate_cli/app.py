@@ -16,13 +16,28 @@ ROUTER_MODULE = "tidegate_router"
 
 app = typer.Typer(
     name="tidegate",
-    help="Serve one model to many: workers behind a router that knows what they have cached.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     # Typer's rich help imports a Markdown parser: three times the start-up of everything else.
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Serve one model to many: workers behind a router that knows what they have cached."""
+
 
 Manifest = Annotated[Path, typer.Argument(metavar="POOL.yaml", help="InferencePool manifest.")]
 ReadyTimeout = Annotated[
@@ -42,12 +57,17 @@ def up(
     router_module: RouterModule = ROUTER_MODULE,
 ) -> None:
     """Start a pool's workers and router on this machine."""
+    from tidegate_operator.plan.local import local_notes
+
+    from tidegate_cli.console import say
     from tidegate_cli.manifest import read_local_pool
     from tidegate_cli.up import run_detached, run_foreground
 
-    pool = read_local_pool(manifest)
+    pool = read_local_pool(manifest, worker_module)
     options = _launch_options(timeout_seconds, worker_module, router_module)
     out, err = _console(), _console(stderr=True)
+    for note in local_notes(pool):
+        say(err, f"note: {note}", "yellow")
     if detach:
         raise typer.Exit(run_detached(manifest, pool, options, out, err))
     raise typer.Exit(run_foreground(pool, options, out, err))
@@ -134,7 +154,7 @@ def demo(
     from tidegate_cli.demo import run_demo
     from tidegate_cli.manifest import read_local_pool
 
-    pool = read_local_pool(manifest)
+    pool = read_local_pool(manifest, worker_module)
     options = replace(_launch_options(timeout_seconds, worker_module, router_module), other_port_if_taken=True)
     shown = _console(stderr=as_json)
     raise typer.Exit(run_demo(pool, options, shown, once=once, json_out=sys.stdout if as_json else None))
@@ -155,18 +175,21 @@ def sim_worker(context: typer.Context) -> None:
 @app.command()
 def validate(manifest: Manifest) -> None:
     """Check a manifest and say what it would run here."""
-    from tidegate_operator.plan.local import PlanError, worker_names
+    from tidegate_operator.plan.local import PlanError, local_notes, workers_summary
 
-    from tidegate_cli.manifest import read_pool
+    from tidegate_cli.manifest import check_local, read_pool
 
     pool = read_pool(manifest)
     listen = pool.spec.router.listen
     port = f"port {listen.port}" if listen.port else "a free port"
     try:
-        here = f"workers {', '.join(worker_names(pool))}, router on {listen.host}, {port}"
+        check_local(pool)
+        here = f"workers {workers_summary(pool)}, router on {listen.host}, {port}"
     except PlanError as error:
         here = f"not for `tidegate up`: {error}"
     typer.echo(f"{manifest}: valid; pool {pool.metadata.name}: {here}")
+    for note in local_notes(pool):
+        typer.echo(f"{manifest}: note: {note}")
 
 
 @app.command()

@@ -43,7 +43,7 @@ class EngineSpec(ApiStruct, frozen=True, kw_only=True):
     type: Literal["tidegate"] = "tidegate"
     """Tidegate's own engine."""
     args: tuple[str, ...] = ()
-    """Further `tidegate-worker` flags, for every worker of the pool."""
+    """Further `tidegate-worker` flags, for every worker of the pool; those that a field here sets are refused."""
 
 
 class KvCacheSpec(ApiStruct, frozen=True, kw_only=True):
@@ -63,12 +63,12 @@ class WorkerSpec(ApiStruct, frozen=True, kw_only=True):
     role: Literal["mixed"] = "mixed"
     """`mixed` workers do both prefill and decode."""
     replicas: Annotated[int, Meta(ge=0, le=10_000)] = 1
-    """How many of them."""
+    """How many of them. `tidegate up` runs at most 8 for each core, and one for each 256 MiB of memory."""
     threads: Annotated[int, Meta(ge=1, le=1_024)] | None = None
     """CPU threads of one worker; on a laptop max(1, cores / workers) when unset."""
     kv_cache: KvCacheSpec = KvCacheSpec()
     args: tuple[str, ...] = ()
-    """Further `tidegate-worker` flags, for this set only."""
+    """Further `tidegate-worker` flags, for this set only; those that a field here sets are refused."""
 
 
 class InferencePoolSpec(ApiStruct, frozen=True, kw_only=True):

@@ -16,7 +16,17 @@ from tidegate_operator.local.machine import this_machine
 from tidegate_operator.local.ports import check_bindable, choose_ports
 from tidegate_operator.local.state import PoolFolder
 from tidegate_operator.local.supervisor import Observer, Supervisor, SupervisorSettings
-from tidegate_operator.plan.local import LocalPlan, Placement, Programs, WorkerPorts, plan_local, worker_names
+from tidegate_operator.plan.local import (
+    LocalPlan,
+    Placement,
+    PlanError,
+    Programs,
+    WorkerPorts,
+    check_fits,
+    plan_local,
+    worker_names,
+)
+from tidegate_operator.plan.worker_args import planned_flag_errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +63,11 @@ def launch(pool: InferencePool, options: LaunchOptions) -> Launch:
 
     Raises PlanError, AlreadyRunningError, PortInUseError or StateError, each before any process exists.
     """
+    check_fits(pool, this_machine())
+    if errors := planned_flag_errors(pool):
+        raise PlanError("\n".join(errors))
     count = len(worker_names(pool))
+    _check_access_log(pool)
     identity = _own_identity()
     folder = PoolFolder(options.home, pool.metadata.name)
     lock = folder.acquire()
@@ -89,6 +103,20 @@ def end_survivors(folder: PoolFolder) -> int:
     )
     folder.write(msgspec.structs.replace(state, phase=Phase.STOPPED, processes=processes))
     return len(alive)
+
+
+def _check_access_log(pool: InferencePool) -> None:
+    """Raise PlanError where the router could not append to its access log."""
+    written = pool.spec.router.access_log.path
+    if written in ("", "-"):
+        return
+    path = Path(written)
+    if path.is_dir():
+        raise PlanError(f"spec.router.accessLog.path: {written} is a folder; name a file in it")
+    if not path.parent.is_dir():
+        raise PlanError(f"spec.router.accessLog.path: there is no folder {path.parent}; make it, or name another file")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise PlanError(f"spec.router.accessLog.path: {written} cannot be written")
 
 
 def _own_identity() -> ProcessIdentity:

@@ -18,6 +18,11 @@ ROUTER_NAME = "router"
 WORKER_MODULE = "tidegate_worker"
 ROUTER_MODULE = "tidegate_router"
 MAX_ENDPOINT_NAME = 63
+MAX_NAMES_SHOWN = 3
+MAX_PARTS_SHOWN = 20
+MAX_WORKERS_PER_CORE = 8
+MIN_WORKER_BYTES = 256 << 20
+"""What a worker's two processes take before they hold any model."""
 
 # Logs in time, and no import from whatever folder the command was given in (`python -m` would look there first).
 _PYTHON_ENVIRONMENT = {"PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
@@ -35,6 +40,8 @@ class Machine:
 
     cores: int
     """CPU cores that this user may keep busy, at least 1."""
+    memory_bytes: int | None = None
+    """Memory of the machine or of the container; None where that is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +125,45 @@ def worker_names(pool: InferencePool) -> tuple[str, ...]:
     if not names:
         raise PlanError("spec.workers: no worker has replicas; set spec.workers[0].replicas to 1 or more")
     return names
+
+
+def check_fits(pool: InferencePool, machine: Machine) -> None:
+    """Raise PlanError for more workers than could get anything done on `machine`.
+
+    The bounds are generous, 8 workers a core and 256 MiB for each: they stop slips, and leave sizing to people.
+    """
+    count = sum(workers.replicas for workers in pool.spec.workers)
+    most, why = machine.cores * MAX_WORKERS_PER_CORE, f"{MAX_WORKERS_PER_CORE} for each of {machine.cores} cores"
+    if machine.memory_bytes is not None and machine.memory_bytes // MIN_WORKER_BYTES < most:
+        most = max(1, machine.memory_bytes // MIN_WORKER_BYTES)
+        why = f"at least {MIN_WORKER_BYTES >> 20} MiB for each out of {machine.memory_bytes / (1 << 30):.1f} GiB"
+    if count > most:
+        raise PlanError(
+            f"spec.workers: {count} workers are too many for this machine, at most {most} ({why}); "
+            "lower spec.workers[].replicas"
+        )
+
+
+def workers_summary(pool: InferencePool) -> str:
+    """The names of the pool's worker processes, long runs of them shortened: `big-0, cpu-0 … cpu-99 (100)`."""
+    parts = []
+    for workers in pool.spec.workers:
+        names = [f"{workers.name}-{replica}" for replica in range(min(workers.replicas, MAX_NAMES_SHOWN))]
+        if workers.replicas > MAX_NAMES_SHOWN:
+            last = workers.replicas - 1
+            names = [f"{workers.name}-0 … {workers.name}-{last} ({workers.replicas})"]
+        parts += names
+    if len(parts) > MAX_PARTS_SHOWN:
+        parts = [*parts[:MAX_PARTS_SHOWN], f"… and {len(parts) - MAX_PARTS_SHOWN} more"]
+    return ", ".join(parts)
+
+
+def local_notes(pool: InferencePool) -> tuple[str, ...]:
+    """What this pool asks for and one machine does not do, each in one line for people."""
+    replicas = pool.spec.router.replicas
+    if replicas > 1:
+        return (f"spec.router.replicas is {replicas}; on one machine a single router is run",)
+    return ()
 
 
 def plan_local(pool: InferencePool, machine: Machine, placement: Placement) -> LocalPlan:

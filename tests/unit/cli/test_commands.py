@@ -86,6 +86,43 @@ def test_a_pool_without_workers_is_valid_but_not_for_up(tidegate: Tidegate, tmp_
     assert err.startswith(f"error: {manifest}: spec.workers: no worker has replicas")
 
 
+@pytest.mark.parametrize("command", ["up", "demo", "validate"])
+def test_worker_flags_that_cannot_work_are_told_before_anything_starts(
+    tidegate: Tidegate, tmp_path: Path, command: str
+) -> None:
+    document = pool_document(worker={"args": ["--port", "18099", "--bogus"]})
+    manifest = write(tmp_path / "pool.yaml", document)
+    code, out, err = tidegate(command, str(manifest))
+    assert (code, out) == (2, "")
+    assert f'{manifest}: spec.workers[0].args[0]: "--port" is set by' in err
+    assert f'{manifest}: spec.workers[0].args[2]: "--bogus" is not a flag' in err
+
+
+def test_far_too_many_workers_are_valid_but_not_for_this_machine(tidegate: Tidegate, tmp_path: Path) -> None:
+    manifest = write(tmp_path / "pool.yaml", pool_document(replicas=10_000, router={"replicas": 2}))
+    code, out, _ = tidegate("validate", str(manifest))
+    assert code == 0
+    assert "not for `tidegate up`: spec.workers: 10000 workers are too many for this machine" in out
+    assert "note: spec.router.replicas is 2" in out
+    assert len(out) < 600
+    code, _, err = tidegate("up", str(manifest))
+    assert code == 2
+    assert err.startswith(f"error: {manifest}: spec.workers: 10000 workers are too many")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("nowhere/a.log", "there is no folder"), ("", "is a folder; name a file in it")]
+)
+def test_an_access_log_that_cannot_be_written_names_its_field(
+    tidegate: Tidegate, tmp_path: Path, name: str, message: str
+) -> None:
+    document = pool_document(router={"accessLog": {"path": f"{tmp_path}/{name}"}})
+    code, _, err = tidegate("up", str(write(tmp_path / "pool.yaml", document)))
+    assert code == 2
+    assert err.startswith("error: spec.router.accessLog.path: ")
+    assert message in err
+
+
 def test_a_folder_is_no_manifest(tidegate: Tidegate, tmp_path: Path) -> None:
     code, _, err = tidegate("up", str(tmp_path))
     assert code == 2
@@ -148,8 +185,9 @@ def test_a_bug_is_one_message_and_code_1(tidegate: Tidegate, monkeypatch: pytest
     assert "this is a bug in tidegate: ZeroDivisionError: by zero" in err
 
 
-def test_the_version_is_printed(tidegate: Tidegate) -> None:
-    code, out, _ = tidegate("version")
+@pytest.mark.parametrize("word", ["version", "--version"])
+def test_the_version_is_printed(tidegate: Tidegate, word: str) -> None:
+    code, out, _ = tidegate(word)
     assert code == 0
     assert out.startswith("tidegate 0.")
 

@@ -13,8 +13,11 @@ from tidegate_operator.plan.local import (
     PlanError,
     Programs,
     WorkerPorts,
+    check_fits,
+    local_notes,
     plan_local,
     worker_names,
+    workers_summary,
 )
 
 
@@ -143,3 +146,37 @@ def test_the_routers_configuration_is_valid_and_holds_the_pools_settings() -> No
 
 def test_the_same_input_gives_the_same_plan() -> None:
     assert plan(make_pool(replicas=3)) == plan(make_pool(replicas=3))
+
+
+@pytest.mark.parametrize(
+    ("machine", "most", "why"),
+    [
+        (Machine(2), 16, "8 for each of 2 cores"),
+        (Machine(8, 8 << 30), 32, "at least 256 MiB for each out of 8.0 GiB"),
+        (Machine(1, 100 << 20), 1, "at least 256 MiB"),
+    ],
+)
+def test_more_workers_than_the_machine_can_make_sense_of_are_refused(machine: Machine, most: int, why: str) -> None:
+    check_fits(make_pool(replicas=most), machine)
+    with pytest.raises(PlanError, match=rf"spec\.workers: {most + 1} workers are too many .* at most {most} \({why}"):
+        check_fits(make_pool(replicas=most + 1), machine)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "text"),
+    [(1, "cpu-0"), (3, "cpu-0, cpu-1, cpu-2"), (4, "cpu-0 … cpu-3 (4)"), (10_000, "cpu-0 … cpu-9999 (10000)")],
+)
+def test_a_summary_of_workers_stays_short(replicas: int, text: str) -> None:
+    assert workers_summary(make_pool(replicas=replicas)) == text
+
+
+def test_a_summary_of_many_sets_stays_short() -> None:
+    document = pool_document()
+    document["spec"]["workers"] = [{"name": f"set{number}"} for number in range(50)]
+    assert workers_summary(decode_pool(document)).endswith("set19-0, … and 30 more")
+
+
+def test_routers_beyond_the_first_are_said_not_to_run_here() -> None:
+    assert local_notes(make_pool()) == ()
+    [note] = local_notes(make_pool(router={"replicas": 3}))
+    assert note.startswith("spec.router.replicas is 3; on one machine a single router is run")
