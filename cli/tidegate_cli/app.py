@@ -81,6 +81,7 @@ def down(
     ] = 90.0,
 ) -> None:
     """Drain and stop a running pool."""
+    from tidegate_operator.local.errors import StateError
     from tidegate_operator.local.launch import end_survivors
     from tidegate_operator.local.select import running_pool, stop_pool
 
@@ -88,12 +89,18 @@ def down(
 
     pool = running_pool(_state_home(), name)
     drained = not pool.owned or stop_pool(pool, timeout_seconds)
-    with pool.folder.acquire():
-        left = end_survivors(pool.folder)
+    left, unwritten = 0, ""
+    try:
+        with pool.folder.acquire():
+            left = end_survivors(pool.folder)
+    except StateError as error:
+        unwritten = str(error)
     how = "" if drained else f" (killed: it had not drained in {timeout_seconds:g} s)"
     if pool.died:
-        how = f" (its supervisor was dead; ended {left} processes that were left)"
+        how = f" (its supervisor was dead; ended {left or 'the'} processes that were left)"
     say(_console(), f"pool {pool.folder.pool} is down{how}")
+    if unwritten:
+        say(_console(stderr=True), f"note: {unwritten}; until then `tidegate status` is out of date", "yellow")
 
 
 @app.command()

@@ -1,8 +1,9 @@
 """What people see of a pool: one line per change of phase, a progress bar on a terminal, the endpoint at the end."""
 
 import json
+import shlex
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -15,6 +16,7 @@ PHASE_STYLES = {
     Phase.STARTING: "yellow",
     Phase.READY: "green",
     Phase.UNREADY: "yellow",
+    Phase.DEGRADED: "yellow",
     Phase.RESTARTING: "magenta",
     Phase.FAILED: "bold red",
     Phase.STOPPING: "dim",
@@ -27,21 +29,34 @@ def say(console: Console, text: str, style: str = "") -> None:
     console.print(Text(text, style=style), soft_wrap=True, highlight=False)
 
 
-def curl_line(endpoint: str, model: str) -> str:
-    """A shell command that streams an answer."""
+def curl_line(endpoint: str, model: str, encoding: str = "utf-8") -> str:
+    """A shell command that streams an answer, with the model's name as it reads where `encoding` has its characters."""
     body = {"model": model, "stream": True, "messages": [{"role": "user", "content": "What is the tide?"}]}
-    return (
-        f"curl -N {endpoint}/v1/chat/completions -H 'content-type: application/json' "
-        f"-d '{json.dumps(body, separators=(',', ':'))}'"
-    )
+    text = json.dumps(body, separators=(",", ":"), ensure_ascii=not _shows(model, encoding))
+    return f"curl -N {endpoint}/v1/chat/completions -H 'content-type: application/json' -d {shlex.quote(text)}"
+
+
+def _shows(text: str, encoding: str) -> bool:
+    try:
+        text.encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return text.isprintable()
 
 
 class SteadyConsole(Console):
-    """A console whose reader may leave (a closed terminal, `| head`): the pool runs on, unseen."""
+    """A console whose reader may leave (a closed terminal, `| head`, a full disk): the pool runs on, unseen."""
 
     def on_broken_pipe(self) -> None:
         """Be quiet from now on, where the base class would end the program."""
         self.quiet = True
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print, or be quiet from now on; what could not be written is told when the program ends."""
+        try:
+            super().print(*objects, **options)
+        except OSError:
+            self.quiet = True
 
 
 class ConsoleObserver:
@@ -89,7 +104,11 @@ class ConsoleObserver:
         self._progress.stop()
         say(self._console, f"pool {pool.pool} is Ready at {pool.endpoint}/v1", "bold green")
         say(self._console, "try it:", "dim")
-        say(self._console, f"  {curl_line(pool.endpoint, pool.model)}")
+        say(self._console, f"  {curl_line(pool.endpoint, pool.model, self._console.encoding)}")
+
+    def notice(self, text: str) -> None:
+        """Something that a person should know."""
+        say(self._console, f"note: {text}", "yellow")
 
     def stopping(self) -> None:
         """The shutdown begins."""

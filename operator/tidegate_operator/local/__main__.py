@@ -5,6 +5,7 @@ What stops it from starting is said on the caller's standard error; from then on
 
 import argparse
 import asyncio
+import contextlib
 import os
 import sys
 import time
@@ -39,6 +40,10 @@ class LogObserver:
         """The shutdown begins."""
         self._say("stopping")
 
+    def notice(self, text: str) -> None:
+        """Something that a person should know."""
+        self._say(text)
+
     def _say(self, line: str) -> None:
         print(time.strftime("%Y-%m-%dT%H:%M:%S%z"), line, flush=True)
 
@@ -62,11 +67,19 @@ def main() -> int:
     except (ManifestError, PlanError, LocalError, OSError, UnicodeDecodeError) as error:
         print(error, file=sys.stderr)
         return 2
-    with started.lock:
-        _log_from_here(started)
-        outcome = asyncio.run(_run(started))
+    caller = os.dup(sys.stderr.fileno())
+    try:
+        with started.lock:
+            _log_from_here(started)
+            outcome = asyncio.run(_run(started))
+    except (LocalError, OSError) as error:
+        os.write(caller, f"{error}\n".encode(errors="replace"))
+        return 2
+    finally:
+        os.close(caller)
     if outcome.message:
-        print(outcome.message, flush=True)
+        with contextlib.suppress(OSError):
+            print(outcome.message, flush=True)
     return _EXIT_CODES[outcome.ending]
 
 

@@ -21,7 +21,6 @@ import msgspec
 from tidegate_operator.local import logs, probe
 from tidegate_operator.local.identity import identify
 from tidegate_operator.local.lifecycle import (
-    USER_ERROR_EXIT,
     CrashHistory,
     GiveUp,
     Phase,
@@ -39,10 +38,12 @@ _TETHER = "tidegate_operator.local.tether"
 class ProbePolicy:
     """How often a process is asked whether it is ready."""
 
-    starting_seconds: float = 0.2
-    """Between two probes until it is."""
+    first_seconds: float = 0.1
+    """Between the first two probes after a start."""
+    factor: float = 1.5
+    """Growth of the wait with every further probe until it is ready."""
     ready_seconds: float = 1.0
-    """Between two probes from then on."""
+    """Between two probes at most, and from then on."""
     timeout_seconds: float = 2.0
     failures: int = 3
     """Failed probes in a row that make a Ready process Unready; it is not killed for that."""
@@ -80,6 +81,7 @@ class Child:
         self._process: asyncio.subprocess.Process | None = None
         self._ready_at: float | None = None
         self._log_start = 0
+        self._start_error = ""
         self._stop = asyncio.Event()
 
     async def run(self) -> None:
@@ -129,13 +131,15 @@ class Child:
     async def _run_once(self) -> int:
         """Start the process, probe it while it runs, clean up after it; its return code."""
         self._ready_at = None
+        self._start_error = ""
         self._log_start = logs.size(self.log)
         try:
             process = await self._start()
         except OSError as error:
             # No memory or no process slot: as passing as a crash, and answered like one.
-            with self.log.open("a") as log:
-                log.write(f"cannot start {self.plan.name}: {error.strerror}\n")
+            self._start_error = f"cannot start {self.plan.name}: {error.strerror}"
+            with contextlib.suppress(OSError), self.log.open("a") as log:
+                log.write(f"{self._start_error}\n")
             return NOT_STARTED_EXIT
         self._process = process
         self._settings.groups.add(process.pid)
@@ -174,6 +178,7 @@ class Child:
     async def _probe(self) -> None:
         policy = self._settings.probes
         failures = 0
+        wait = policy.first_seconds
         while True:
             if await probe.ready(self.plan.url, policy.timeout_seconds):
                 failures = 0
@@ -185,13 +190,18 @@ class Child:
                 failures += 1
                 if self.state.phase is Phase.READY and failures >= policy.failures:
                     self._set(Phase.UNREADY, "GET /ready does not answer 200")
-            starting = self.state.phase is Phase.STARTING
-            await asyncio.sleep(policy.starting_seconds if starting else policy.ready_seconds)
+            await asyncio.sleep(wait if self.state.phase is Phase.STARTING else policy.ready_seconds)
+            wait = min(wait * policy.factor, policy.ready_seconds)
 
     def _reason(self, code: int) -> str:
-        """One line: the exit, and the log's last line where that is likely to be the cause."""
+        """One line: the exit, and the log's last line where that is likely to be the cause.
+
+        A process that a signal ended after it was ready had no time to say why.
+        """
+        if self._start_error:
+            return self._start_error
         reason = f"ended with {describe_exit(code)}"
-        if code == USER_ERROR_EXIT or self._ready_at is None:
+        if code > 0 or self._ready_at is None:
             line = self.last_words(1)
             return f"{reason} ({line})" if line else reason
         return reason

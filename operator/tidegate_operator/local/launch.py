@@ -90,7 +90,10 @@ def launch(pool: InferencePool, options: LaunchOptions) -> Launch:
 
 
 def end_survivors(folder: PoolFolder) -> int:
-    """Kill what a dead supervisor left, if anything; how many processes. The caller owns the pool."""
+    """Kill what a dead supervisor left, if anything; how many processes. The caller owns the pool.
+
+    Raises StateError when that cannot be written down; all have ended then, too.
+    """
     state = folder.read()
     if state is None:
         return 0
@@ -101,7 +104,7 @@ def end_survivors(folder: PoolFolder) -> int:
     processes = tuple(
         msgspec.structs.replace(process, identity=None, phase=Phase.STOPPED) for process in state.processes
     )
-    folder.write(msgspec.structs.replace(state, phase=Phase.STOPPED, processes=processes))
+    folder.write_last(msgspec.structs.replace(state, phase=Phase.STOPPED, processes=processes))
     return len(alive)
 
 

@@ -11,13 +11,14 @@ class Phase(StrEnum):
     """Where a process or a pool stands.
 
     Pending → Starting → Ready ⇄ Unready; an exit leads to Restarting and Starting again, or to Failed; the end is
-    Stopping → Stopped.
+    Stopping → Stopped. A pool, never a process, is Degraded while it serves with less than it should have.
     """
 
     PENDING = "Pending"
     STARTING = "Starting"
     READY = "Ready"
     UNREADY = "Unready"
+    DEGRADED = "Degraded"
     RESTARTING = "Restarting"
     FAILED = "Failed"
     STOPPING = "Stopping"
@@ -82,9 +83,15 @@ def describe_exit(code: int) -> str:
 _WORST_FIRST = (Phase.STOPPING, Phase.FAILED, Phase.RESTARTING, Phase.UNREADY, Phase.STARTING, Phase.PENDING)
 
 
-def pool_phase(phases: Iterable[Phase]) -> Phase:
-    """The phase of a pool: the worst among its processes', Ready only when all are."""
-    present = set(phases)
+def pool_phase(workers: Iterable[Phase], router: Phase, *, was_ready: bool) -> Phase:
+    """The phase of a pool: the worst among its processes', Ready only when all are.
+
+    One that was Ready is Degraded while its router and any of its workers are.
+    """
+    serving = set(workers)
+    present = {*serving, router}
+    if was_ready and Phase.READY in serving and router is Phase.READY and len(present) > 1:
+        return Phase.DEGRADED
     for phase in _WORST_FIRST:
         if phase in present:
             return phase

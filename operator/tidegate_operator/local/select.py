@@ -26,6 +26,9 @@ class KnownPool:
     owned: bool
     """Whether its supervisor lives; the state is a memory otherwise."""
 
+    stale: bool = False
+    """Whether the state on disk is out of date although its supervisor lives: it cannot write a newer one."""
+
     @property
     def died(self) -> bool:
         """The supervisor ended without saying so."""
@@ -40,7 +43,7 @@ def known_pools(home: Path) -> list[KnownPool]:
         owned = folder.owned()
         state = folder.read()
         if state is not None:
-            pools.append(KnownPool(folder, state, owned))
+            pools.append(KnownPool(folder, state, owned, stale=owned and folder.marked_stale()))
     return pools
 
 

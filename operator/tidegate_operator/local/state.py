@@ -3,9 +3,13 @@
 One folder a pool holds `lock`, `state.json`, `router.yaml` and `logs/`. The supervisor holds an exclusive `flock` on
 `lock` for as long as it lives; the kernel lets go of it however the supervisor ends, so a lock that can be had means
 that the state is stale. `state.json` is replaced atomically: a reader sees an old state or a new one, no half of one.
+A supervisor that cannot write it (a full disk) dates it 1970, which needs no room: what it says is then out of date.
 """
 
+import contextlib
+import errno
 import fcntl
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
@@ -56,6 +60,15 @@ def state_home(environ: Mapping[str, str]) -> Path:
     return Path(environ.get("HOME") or Path.home()) / ".local" / "state" / "tidegate"
 
 
+def unwritable(folder: Path, error: OSError) -> StateError:
+    """What to say of a state folder that cannot be written."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        todo = "make room, or set TIDEGATE_STATE_HOME to a folder on another disk"
+    else:
+        todo = "set TIDEGATE_STATE_HOME to another"
+    return StateError(f"cannot write the state folder {folder}: {error.strerror}; {todo}")
+
+
 class PoolFolder:
     """The state folder of one pool."""
 
@@ -81,9 +94,7 @@ class PoolFolder:
             self.logs.mkdir(exist_ok=True)
             lock = self._lock.open("ab")
         except OSError as error:
-            raise StateError(
-                f"cannot write the state folder {self.path}: {error.strerror}; set TIDEGATE_STATE_HOME to another"
-            ) from error
+            raise self._unwritable(error) from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -113,18 +124,54 @@ class PoolFolder:
         except (OSError, msgspec.DecodeError):
             return None
 
+    def marked_stale(self) -> bool:
+        """Whether the state's writer said that it could not write a newer one."""
+        try:
+            return self._state.stat().st_mtime == 0
+        except OSError:
+            return False
+
+    def mark_stale(self) -> None:
+        """Tell readers that the state on disk is out of date; takes no room there."""
+        with contextlib.suppress(OSError):
+            os.utime(self._state, (0, 0))
+
     def write(self, state: PoolState) -> None:
-        """Replace the state."""
+        """Replace the state; raises StateError, and leaves the old one, when it cannot be written."""
         self._replace(self._state, msgspec.json.format(msgspec.json.encode(state), indent=2))
 
+    def write_last(self, state: PoolState) -> None:
+        """Replace the state of a pool that has ended; without room for it there is no state, rather than a wrong one.
+
+        Raises StateError when not even that is possible.
+        """
+        try:
+            self.write(state)
+        except StateError:
+            try:
+                self._state.unlink(missing_ok=True)
+            except OSError as error:
+                raise self._unwritable(error) from error
+            # The old state's room may be enough for the new one.
+            with contextlib.suppress(StateError):
+                self.write(state)
+
     def write_router_config(self, text: str) -> None:
-        """Replace the file that the router reads."""
+        """Replace the file that the router reads; raises StateError."""
         self._replace(self.router_config, text.encode())
 
     def _replace(self, path: Path, content: bytes) -> None:
         draft = path.with_suffix(".draft")
-        draft.write_bytes(content)
-        draft.replace(path)
+        try:
+            draft.write_bytes(content)
+            draft.replace(path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                draft.unlink(missing_ok=True)
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: OSError) -> StateError:
+        return unwritable(self.path, error)
 
 
 def pool_folders(home: Path) -> list[PoolFolder]:

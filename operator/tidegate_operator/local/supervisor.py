@@ -16,10 +16,11 @@ from tidegate_crds.encoding import dump_router_config
 
 from tidegate_operator.local import logs
 from tidegate_operator.local.child import Child, ChildSettings, ProbePolicy
+from tidegate_operator.local.errors import StateError
 from tidegate_operator.local.guard import Guard
 from tidegate_operator.local.identity import ProcessIdentity
 from tidegate_operator.local.lifecycle import Phase, RestartPolicy, pool_phase
-from tidegate_operator.local.state import PoolFolder, PoolState, ProcessState
+from tidegate_operator.local.state import PoolFolder, PoolState, ProcessState, unwritable
 from tidegate_operator.plan.local import LocalPlan
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -36,6 +37,9 @@ class Observer(Protocol):
 
     def stopping(self) -> None:
         """The shutdown begins."""
+
+    def notice(self, text: str) -> None:
+        """Something that a person should know and that ends nothing."""
 
 
 class Ending(StrEnum):
@@ -65,6 +69,8 @@ class SupervisorSettings:
     probes: ProbePolicy = field(default_factory=ProbePolicy)
     kill_after_drain_seconds: float = 5.0
     """What a process gets on top of its own drain time before it is killed."""
+    state_retry_seconds: float = 1.0
+    """Between two attempts to write a state that could not be written."""
     log_check_seconds: float = 30.0
     """Between two looks at the size of logs."""
 
@@ -91,6 +97,8 @@ class Supervisor:
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._message = ""
+        self._was_ready = False
+        self._unwritten = False
 
     @property
     def stopping(self) -> bool:
@@ -108,18 +116,22 @@ class Supervisor:
         """Serve until a signal, `request_stop`, or a failure before the pool was ever Ready.
 
         `when_ready` runs once beside the pool when all processes are Ready; an exception in it ends the pool and is
-        raised from here after the shutdown.
+        raised from here after the shutdown. Raises StateError, before anything is started, when the state folder
+        cannot be written.
         """
         self._folder.write_router_config(dump_router_config(self.plan.router_config))
         guard = Guard()
+        begun = False
         try:
             self._children = self._make_children(guard)
-            self._publish()
+            self._folder.write(self.state())
+            begun = True
             with _signal_handlers(self.request_stop):
                 return await self._run_children(when_ready)
         finally:
             guard.close()
-            self._publish()
+            if begun:
+                self._publish_last()
 
     def state(self) -> PoolState:
         """The pool as it is now."""
@@ -127,13 +139,18 @@ class Supervisor:
         stopping = self._stop.is_set() and any(child.identity is not None for child in processes)
         return PoolState(
             pool=self.plan.pool,
-            phase=Phase.STOPPING if stopping else pool_phase(child.phase for child in processes),
+            phase=Phase.STOPPING if stopping else self._phase(),
             endpoint=self.plan.endpoint,
             model=self.plan.model,
             supervisor=self._identity,
             processes=processes,
             message=self._message,
         )
+
+    def _phase(self) -> Phase:
+        phases = {child.plan.name: child.state.phase for child in self._children}
+        router = phases.pop(self.plan.router.name, Phase.STOPPED)
+        return pool_phase(phases.values(), router, was_ready=self._was_ready)
 
     def _make_children(self, guard: Guard) -> list[Child]:
         settings = ChildSettings(
@@ -142,19 +159,27 @@ class Supervisor:
         children = []
         for process in self.plan.processes:
             log = self._folder.log(process.name)
-            logs.rotate(log)
+            try:
+                logs.rotate(log)
+            except OSError as error:
+                raise unwritable(self._folder.path, error) from error
             children.append(Child(process, log, settings))
         return children
 
     async def _run_children(self, when_ready: Callable[[], Awaitable[None]] | None) -> Outcome:
         tasks = [asyncio.create_task(child.run(), name=child.plan.name) for child in self._children]
-        tasks.append(asyncio.create_task(self._bound_logs(), name="logs"))
+        upkeep = [
+            asyncio.create_task(self._bound_logs(), name="logs"),
+            asyncio.create_task(self._retry_publishing(), name="state"),
+        ]
+        tasks += upkeep
         for task in tasks:
             task.add_done_callback(lambda _: self._wake.set())
         beside: asyncio.Task[None] | None = None
         try:
             outcome = await self._until_ready(tasks)
             if outcome is None:
+                self._was_ready = True
                 with contextlib.suppress(OSError):
                     self._observer.ready(self.state())
                 if when_ready is not None:
@@ -162,7 +187,7 @@ class Supervisor:
                     beside.add_done_callback(lambda done: self.request_stop() if _raised(done) else None)
                 outcome = await self._until_stop(tasks)
         finally:
-            await self._shut_down(tasks)
+            await self._shut_down(tasks, upkeep)
             if beside is not None:
                 await _ended(beside)
         if beside is not None and not beside.cancelled() and (error := beside.exception()) is not None:
@@ -211,7 +236,7 @@ class Supervisor:
         lines = child.last_words() or "(nothing)"
         return head + "".join(f"\n  {line}" for line in lines.splitlines())
 
-    async def _shut_down(self, tasks: list[asyncio.Task[None]]) -> None:
+    async def _shut_down(self, tasks: list[asyncio.Task[None]], upkeep: list[asyncio.Task[None]]) -> None:
         self._stop.set()
         with contextlib.suppress(OSError):
             self._observer.stopping()
@@ -223,7 +248,8 @@ class Supervisor:
                 child.kill()
         await drain
         hurry.cancel()
-        tasks[-1].cancel()
+        for task in upkeep:
+            task.cancel()
         await asyncio.gather(*tasks, hurry, return_exceptions=True)
 
     async def _drain(self) -> None:
@@ -251,10 +277,35 @@ class Supervisor:
                     self._observer.changed(child.state)
         self._wake.set()
 
+    async def _retry_publishing(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.state_retry_seconds)
+            if self._unwritten:
+                self._publish()
+
     def _publish(self) -> None:
-        # A full disk takes away what other terminals see, not the pool.
-        with contextlib.suppress(OSError):
+        """Write the state for other terminals. A full disk takes away what they see, not the pool."""
+        try:
             self._folder.write(self.state())
+        except StateError as error:
+            self._folder.mark_stale()
+            if not self._unwritten:
+                self._notice(f"{error}; until then `tidegate status` is out of date")
+            self._unwritten = True
+            return
+        if self._unwritten:
+            self._notice("the state folder can be written again")
+        self._unwritten = False
+
+    def _publish_last(self) -> None:
+        try:
+            self._folder.write_last(self.state())
+        except StateError as error:
+            self._notice(str(error))
+
+    def _notice(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            self._observer.notice(text)
 
 
 @contextlib.contextmanager

@@ -62,7 +62,25 @@ def test_a_crash_is_always_followed_by_a_bounded_wait(exits: list[tuple[int, flo
     ],
 )
 def test_a_pool_is_as_well_as_its_worst_process(phases: list[Phase], expected: Phase) -> None:
-    assert pool_phase(phases) is expected
+    router = phases[-1] if phases else Phase.STOPPED
+    assert pool_phase(phases[:-1], router, was_ready=False) is expected
+
+
+@pytest.mark.parametrize(
+    ("workers", "router", "expected"),
+    [
+        ([Phase.READY, Phase.READY], Phase.READY, Phase.READY),
+        ([Phase.READY, Phase.STARTING], Phase.READY, Phase.DEGRADED),
+        ([Phase.FAILED, Phase.READY], Phase.READY, Phase.DEGRADED),
+        ([Phase.RESTARTING, Phase.FAILED], Phase.READY, Phase.FAILED),
+        ([Phase.READY, Phase.READY], Phase.STARTING, Phase.STARTING),
+        ([Phase.RESTARTING], Phase.READY, Phase.RESTARTING),
+    ],
+)
+def test_a_pool_that_was_ready_is_degraded_while_some_of_it_serves(
+    workers: list[Phase], router: Phase, expected: Phase
+) -> None:
+    assert pool_phase(workers, router, was_ready=True) is expected
 
 
 @pytest.mark.parametrize(("code", "text"), [(1, "exit code 1"), (-9, "signal 9")])

@@ -189,6 +189,44 @@ def test_state_is_read_back_and_a_foreign_one_is_none(tmp_path: Path) -> None:
     assert folder.read() is None
 
 
+def test_a_state_that_cannot_be_written_is_told_and_the_old_one_stays(tmp_path: Path) -> None:
+    folder = PoolFolder(tmp_path, "chat")
+    with folder.acquire():
+        write_state(folder)
+        assert [pool.stale for pool in known_pools(tmp_path)] == [False]
+        in_the_way = tmp_path / "chat" / "state.draft"
+        in_the_way.mkdir()
+        with pytest.raises(StateError, match=rf"cannot write the state folder {tmp_path}/chat: Is a directory"):
+            write_state(folder, Phase.STOPPING)
+        folder.mark_stale()
+        [pool] = known_pools(tmp_path)
+        assert (pool.state.phase, pool.stale) == (Phase.READY, True)
+        in_the_way.rmdir()
+        write_state(folder, Phase.STOPPING)
+        [pool] = known_pools(tmp_path)
+        assert (pool.state.phase, pool.stale) == (Phase.STOPPING, False)
+
+
+def test_a_full_disk_is_told_by_what_to_do_and_leaves_no_draft(tmp_path: Path) -> None:
+    folder = PoolFolder(tmp_path, "chat")
+    with folder.acquire():
+        (tmp_path / "chat" / "state.draft").symlink_to("/dev/full")
+        with pytest.raises(StateError, match=r"No space left on device; make room, or set TIDEGATE_STATE_HOME"):
+            write_state(folder)
+        assert not (tmp_path / "chat" / "state.draft").is_symlink()
+
+
+def test_an_ended_pool_without_room_for_its_state_has_none_rather_than_a_wrong_one(tmp_path: Path) -> None:
+    folder = PoolFolder(tmp_path, "chat")
+    with folder.acquire():
+        write_state(folder)
+        state = folder.read()
+        assert state is not None
+        (tmp_path / "chat" / "state.draft").mkdir()
+        folder.write_last(state)
+    assert known_pools(tmp_path) == []
+
+
 def test_a_state_without_its_owner_is_a_dead_supervisors(tmp_path: Path) -> None:
     folder = PoolFolder(tmp_path, "chat")
     with folder.acquire():
