@@ -82,6 +82,87 @@ def test_a_crashed_worker_comes_back_on_the_same_port_without_its_orphan(tidegat
         assert (restarted["restarts"], router["restarts"]) == (1, 0)
 
 
+def test_a_pool_that_serves_with_one_worker_of_two_is_degraded(tidegate: TidegateCommand, tmp_path: Path) -> None:
+    luck = tmp_path / "luck"
+    luck.touch()
+    manifest = tidegate.manifest(pool_document(f"crash:{luck}", replicas=2))
+    with tidegate.running("up", str(manifest)):
+        before = tidegate.wait_for("Ready")
+        luck.unlink()
+        os.kill(process_ids(before)["cpu-1"], signal.SIGKILL)
+        tidegate.wait_for("Degraded")
+        assert "Degraded (1/2 workers Ready)" in tidegate.run("status").stdout
+        luck.touch()
+        tidegate.wait_for("Ready")
+
+
+def test_a_state_that_cannot_be_written_is_told_once_and_written_later(
+    tidegate: TidegateCommand, tmp_path: Path
+) -> None:
+    manifest = tidegate.manifest(pool_document())
+    with tidegate.running("up", str(manifest)) as process:
+        before = tidegate.wait_for("Ready")
+        in_the_way = tmp_path / "state" / "local" / "state.draft"
+        in_the_way.mkdir()
+        os.kill(process_ids(before)["cpu-0"], signal.SIGKILL)
+        eventually(lambda: tidegate.status()[0]["stale"], lambda stale: stale)
+        assert "out of date" in tidegate.run("status").stdout
+        in_the_way.rmdir()
+        after = eventually(tidegate.state, lambda state: process_ids(state) != process_ids(before))
+        assert after["processes"][0]["restarts"] == 1
+        eventually(lambda: tidegate.status()[0]["stale"], lambda stale: not stale)
+        interrupt(process)
+        out, _ = process.communicate(timeout=30)
+    assert out.count("cannot write the state folder") == 1
+    assert out.count("the state folder can be written again") == 1
+
+
+def test_down_stops_all_and_says_so_where_the_state_cannot_be_written(
+    tidegate: TidegateCommand, tmp_path: Path
+) -> None:
+    tidegate.run("up", str(tidegate.manifest(pool_document())), "--detach")
+    [pool] = tidegate.status()
+    everyone = family([pool["supervisorPid"]])
+    (tmp_path / "state" / "local" / "state.draft").mkdir()
+    down = tidegate.run("down")
+    assert (down.returncode, down.stdout) == (0, "pool local is down\n"), down.stderr
+    all_gone(everyone)
+    assert tidegate.status() == []
+
+
+@pytest.mark.parametrize("flags", [(), ("--detach",)])
+def test_a_state_that_cannot_be_written_at_the_start_is_told_and_ends_with_2(
+    tidegate: TidegateCommand, tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    folder = tmp_path / "state" / "local"
+    folder.mkdir(parents=True)
+    (folder / "state.draft").mkdir()
+    (folder / "router.draft").mkdir()
+    done = tidegate.run("up", str(tidegate.manifest(pool_document())), *flags)
+    assert done.returncode == 2
+    assert done.stderr.count(f"cannot write the state folder {folder}: Is a directory") == 1
+    assert "bug" not in done.stderr
+    assert "Starting" not in done.stdout
+
+
+def test_logs_into_a_pipe_that_closes_end_quietly(tidegate: TidegateCommand, tmp_path: Path) -> None:
+    tidegate.run("up", str(tidegate.manifest(pool_document())), "--detach")
+    try:
+        (tmp_path / "state" / "local" / "logs" / "router.log").write_text("line\n" * 100_000)
+        argv = tidegate.argv("logs", "router", "--tail", "100000")
+        with subprocess.Popen(
+            argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=tidegate.environ()
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "line\n"
+            process.stdout.close()
+            assert process.stderr is not None
+            assert process.stderr.read() == ""
+            assert process.wait(timeout=30) == 141
+    finally:
+        tidegate.run("down")
+
+
 def test_crashes_are_waited_out_longer_and_longer(tidegate: TidegateCommand, tmp_path: Path) -> None:
     luck = tmp_path / "luck"
     manifest = tidegate.manifest(pool_document(f"crash:{luck}"))
