@@ -93,7 +93,12 @@ def metrics_page() -> dict[Path, bytes]:
     from tidegate_router.telemetry.metrics import METRICS as ROUTER_METRICS
     from tidegate_worker.server.metrics import METRICS as WORKER_METRICS
 
-    parts = [GENERATED, "# Metrics\n", "Prometheus text format on `GET /metrics`. Label sets are closed and bounded.\n"]
+    intro = (
+        "Prometheus text format on `GET /metrics`. Label sets are closed and bounded. At the router the\n"
+        "Prometheus client adds six about the process: `process_cpu_seconds_total`, `process_max_fds`, `process_open_fds`,\n"
+        "`process_resident_memory_bytes`, `process_start_time_seconds` and `process_virtual_memory_bytes`.\n"
+    )
+    parts = [GENERATED, "# Metrics\n", intro]
     for title, metrics in (("Router", ROUTER_METRICS), ("Worker", WORKER_METRICS)):
         parts += [f"## {title}\n", _metrics_table(metrics)]
     return {ROOT / "docs/metrics.md": "\n".join(parts).encode()}
