@@ -14,7 +14,8 @@ from tidegate_worker.engine.messages import (
     Submit,
     TokenLogprob,
 )
-from tidegate_worker.server.plan import GenerationPlan, ModelLimits, plan_chat, plan_completion
+from tidegate_worker.server.model_limits import ModelLimits
+from tidegate_worker.server.plan import GenerationPlan, plan_chat, plan_completion
 from tidegate_worker.sim.tokenizer import ByteCodec
 
 CODEC = ByteCodec()

@@ -67,6 +67,23 @@ def test_the_functions_that_templates_use_are_there() -> None:
     assert template.render(USER, tools, extra="x") == '<s>2026-12 [{"name": "<é>", "b": 1, "a": 2}] x<hi>'
 
 
+@pytest.mark.parametrize(
+    ("source", "tool_source", "uses_tools"),
+    [
+        (None, None, False),
+        ("{{ messages }} tools", None, False),
+        ("{% if tools %}{{ tools | tojson }}{% endif %}", None, True),
+        ("{% if tools is not defined %}{% set tools = none %}{% endif %}{{ tools }}", None, True),
+        ("{% macro show() %}{{ tools }}{% endmacro %}{{ show() }}", None, True),
+        ("plain", "{{ tools }}", True),
+    ],
+)
+def test_a_template_tells_whether_it_has_a_place_for_tools(
+    source: str | None, tool_source: str | None, uses_tools: bool
+) -> None:
+    assert ChatTemplate(source, tool_source=tool_source).uses_tools is uses_tools
+
+
 def test_a_tool_template_serves_requests_with_tools() -> None:
     template = ChatTemplate("plain", tool_source="with tools")
     assert template.render(USER) == "plain"

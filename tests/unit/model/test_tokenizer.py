@@ -1,11 +1,12 @@
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tidegate_worker.model.errors import TokenizerError
-from tidegate_worker.model.tokenizer import Tokenizer, load_tokenizer
+from tidegate_worker.model.tokenizer import LOCKED_CHARACTERS, Tokenizer, load_tokenizer
 from tidegate_worker.model.uri import resolve_model
 from tiny_llama import SPECIAL, VOCABULARY, write_tiny_directory, write_tiny_gguf
 
@@ -118,6 +119,35 @@ def test_the_bytes_of_tokens_join_to_the_text(smollm: Tokenizer, text: str) -> N
     assert smollm.decode(ids, skip_special=False) == text
 
 
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=st.text(st.characters(max_codepoint=0x3FFFF, exclude_categories=["Cs"]), min_size=1, max_size=40))
+def test_long_texts_are_cut_as_short_ones_are(smollm: Tokenizer, text: str) -> None:
+    long = text * (LOCKED_CHARACTERS // len(text) + 2)
+    assert len(long) > LOCKED_CHARACTERS
+    assert smollm.encode(long) == smollm.backend.encode(long).ids
+
+
+def test_other_threads_go_on_while_a_long_text_is_cut(smollm: Tokenizer) -> None:
+    text = "word " * 200_000
+    ended = threading.Event()
+
+    def encode() -> None:
+        smollm.encode(text)
+        ended.set()
+
+    turns = 0
+    thread = threading.Thread(target=encode)
+    thread.start()
+    while not ended.wait(0.001):
+        turns += 1
+    thread.join()
+    assert turns > 10  # about 200 here; 0 or 1 where the lock is held
+
+
+def test_no_token_is_longer_than_the_longest(smollm: Tokenizer) -> None:
+    assert smollm.longest_token_bytes == max(len(smollm.token_bytes(token)) for token in range(smollm.vocab_size))
+
+
 def test_special_tokens_can_be_taken_as_plain_text(smollm: Tokenizer) -> None:
     assert smollm.encode("<|im_end|>") == [2]
     literal = smollm.encode("<|im_end|>", allow_special=False)
@@ -135,9 +165,10 @@ def test_facts_of_the_vocabulary(smollm: Tokenizer) -> None:
     assert smollm.token_bytes(-1) == smollm.token_bytes(10**9) == b""
 
 
-def test_a_lone_surrogate_is_an_encode_error(smollm: Tokenizer) -> None:
+@pytest.mark.parametrize("text", ["\ud800", "x" * LOCKED_CHARACTERS + "\ud800"])
+def test_a_lone_surrogate_is_an_encode_error(smollm: Tokenizer, text: str) -> None:
     with pytest.raises(UnicodeEncodeError):
-        smollm.encode("\ud800")
+        smollm.encode(text)
 
 
 def test_gguf_and_directory_give_the_same_tokenizer(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from tidegate_worker.engine.sampling_params import SamplingParams
 from tidegate_worker.server.errors import RequestRefusedError
 from tidegate_worker.server.plan import plan_chat, plan_completion
 from tidegate_worker.server.request_types import UNSUPPORTED
+from tidegate_worker.sim.tokenizer import ByteCodec
 
 HI_TOKENS = 21
 """Of the conversation that is one user message "hi"."""
@@ -204,6 +205,69 @@ def test_a_prompt_that_does_not_fit_says_limit_prompt_and_max_tokens() -> None:
         for part in ("100 tokens", f"{len(fields['prompt'])} tokens", "max_tokens"):  # type: ignore[arg-type]
             assert part in error.message
     assert completion_plan(prompt="x" * 90, max_tokens=10).prompts[0].params.max_tokens == 10
+
+
+class Untouched(ByteCodec):
+    """A codec whose use is an error: what it would be asked is refused before."""
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        raise AssertionError(text[:10], add_special_tokens)
+
+    def encode_chat(self, *_: Any) -> list[int]:
+        raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"prompt": "x" * 101}, "101 bytes of text cannot fit this model's context of 100 tokens"),
+        ({"prompt": "é" * 51}, "102 bytes"),
+        ({"prompt": ["a" * 101]}, "101 bytes"),
+        ({"prompt": [7] * 101}, "101 token ids cannot fit"),
+        ({"messages": [{"role": "user", "content": "x" * 101}]}, "101 bytes"),
+        ({"messages": [{"role": "tool", "content": [{"type": "text", "text": "x" * 51}] * 2}]}, "102 bytes"),
+        ({"messages": [{"role": "user", "content": ""}] * 101}, "101 messages cannot fit"),
+    ],
+)
+def test_what_cannot_fit_by_its_size_alone_is_refused_before_it_is_tokenized(
+    fields: dict[str, Any], words: str
+) -> None:
+    chat = "messages" in fields
+    body, plan = (chat_body(**fields), plan_chat) if chat else (completion_body(**fields), plan_completion)
+    with pytest.raises(RequestRefusedError, match=words) as refused:
+        plan(body, Untouched(), LIMITS, lambda: 0)
+    assert (refused.value.error.status, refused.value.error.code) == (400, "context_length_exceeded")
+
+
+def test_what_a_template_makes_too_long_is_refused_as_well() -> None:
+    with pytest.raises(RequestRefusedError, match="bytes of text cannot fit") as refused:
+        chat_plan(messages=[{"role": "user", "content": "x" * 99}])
+    assert refused.value.error.code == "context_length_exceeded"
+
+
+def test_long_tokens_let_longer_text_pass() -> None:
+    class Halving(ByteCodec):
+        longest_token_bytes = 2
+
+        def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+            return super().encode(text, add_special_tokens=add_special_tokens)[::2]
+
+    plan = plan_completion(completion_body(prompt="x" * 180), Halving(), LIMITS, lambda: 0)
+    assert plan.prompt_tokens == 90
+
+
+def test_tools_that_the_model_cannot_see_are_refused_unless_none_is_to_be_called() -> None:
+    class Blind(ByteCodec):
+        uses_tools = False
+
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    for choice in ("auto", None):
+        with pytest.raises(RequestRefusedError, match="chat template has no place for tools") as refused:
+            plan_chat(chat_body(tools=tools, tool_choice=choice), Blind(), LIMITS, lambda: 0)
+        assert (refused.value.error.param, refused.value.error.code) == ("tools", "unsupported_parameter")
+    for fields in ({"tools": tools, "tool_choice": "none"}, {"tools": []}):
+        plan = plan_chat(chat_body(**fields), Blind(), LIMITS, lambda: 0)
+        assert plan.prompt_tokens == HI_TOKENS
 
 
 def test_an_unknown_model_is_a_404() -> None:

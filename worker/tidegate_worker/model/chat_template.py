@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import jinja2
 from jinja2.ext import Extension, loopcontrols
-from jinja2.nodes import CallBlock, ContextReference, Node
+from jinja2.nodes import CallBlock, ContextReference, Name, Node
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -45,6 +45,10 @@ class ChatTemplate:
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
         environment = _environment(now)
         try:
+            self.uses_tools = any(
+                name.name == "tools" for name in environment.parse(tool_source or self.source).find_all(Name)
+            )
+            """False when no tool would ever reach the model."""
             self._template = environment.from_string(self.source)
             self._tool_template = environment.from_string(tool_source or self.source)
         except (jinja2.TemplateError, RecursionError) as error:

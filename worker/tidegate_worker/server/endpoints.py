@@ -14,23 +14,22 @@ import msgspec
 from tidegate_proto.openai_errors import ApiError, ApiErrorKind
 
 from tidegate_worker.server.answers import StreamAnswer, WholeAnswer
+from tidegate_worker.server.conversation import encode_conversation
 from tidegate_worker.server.errors import ClientGoneError, RequestRefusedError, invalid
 from tidegate_worker.server.exchange import Exchange, Scope, Send
 from tidegate_worker.server.generation import Generation
 from tidegate_worker.server.json_body import Receive, decode
 from tidegate_worker.server.metrics import exposition
-from tidegate_worker.server.plan import (
-    GenerationPlan,
-    ModelLimits,
-    check_model,
-    decode_tokens,
-    encode_conversation,
-)
+from tidegate_worker.server.model_limits import ModelLimits, check_model, most_text_bytes
+from tidegate_worker.server.plan import GenerationPlan, decode_tokens
 from tidegate_worker.server.request_types import DetokenizeBody, TokenizeBody
 from tidegate_worker.server.service import WorkerService, WorkerState
-from tidegate_worker.server.text_codec import TextCodec
+from tidegate_worker.server.text_codec import TextCodec, utf8_bytes
 
 Planner = Callable[[bytes, TextCodec, ModelLimits, Callable[[], int]], GenerationPlan]
+
+MIN_TOKENIZE_BYTES = 1024 * 1024
+"""`/tokenize` takes texts up to this size, also where the context could not: clients cut documents to size with it."""
 
 _log = logging.getLogger(__name__)
 
@@ -78,9 +77,18 @@ class GenerateEndpoint(Endpoint):
         open_generations: list[Generation] = []
         watch = asyncio.create_task(self._abort_when_gone(exchange, open_generations))
         try:
-            plan = await service.with_text(len(body), lambda: self._planner(body, codec, limits, service.draw_seed))
-            if watch.done():
-                raise ClientGoneError
+
+            def draw_seed() -> int:
+                # Asked for once a prompt: work on many long ones ends soon after their client has gone.
+                _unless_gone(watch)
+                return service.draw_seed()
+
+            def plan_it() -> GenerationPlan:
+                _unless_gone(watch)  # it may have waited for a thread
+                return self._planner(body, codec, limits, draw_seed)
+
+            plan = await service.with_text(len(body), plan_it)
+            _unless_gone(watch)
             generation = service.open(plan, exchange.request_id, started_at)
             open_generations.append(generation)
             try:
@@ -125,20 +133,26 @@ class TokenizeEndpoint(Endpoint):
 
     async def serve(self, exchange: Exchange) -> None:
         body = await exchange.body(self._max_body_bytes)
-        tokens = await self._service.with_text(len(body), lambda: self._tokens(body))
+        await exchange.send_whole(200, await self._service.with_text(len(body), lambda: self._answer(body)))
+
+    def _answer(self, body: bytes) -> bytes:
+        tokens = self._tokens(body)
         limit = self._service.limits.context_tokens
-        answer = {"tokens": tokens, "count": len(tokens), "max_model_len": limit}
-        await exchange.send_whole(200, msgspec.json.encode(answer))
+        return msgspec.json.encode({"tokens": tokens, "count": len(tokens), "max_model_len": limit})
 
     def _tokens(self, body: bytes) -> list[int]:
         request, _ = decode(body, TokenizeBody)
-        codec = self._service.codec
+        codec, limits = self._service.codec, self._service.limits
         if request.model is not None:
-            check_model(request.model, self._service.limits)
+            check_model(request.model, limits)
         if (request.prompt is None) == (request.messages is None):
             raise invalid("give either 'prompt' or 'messages'", "prompt")
+        most_bytes = max(MIN_TOKENIZE_BYTES, most_text_bytes(codec, limits))
         if request.messages is not None:
-            return encode_conversation(request.messages, request.tools, codec)
+            return encode_conversation(request.messages, request.tools, codec, limits, most_bytes)
+        size = utf8_bytes(request.prompt or "")
+        if size > most_bytes:
+            raise invalid(f"'prompt' has {size} bytes, more than the {most_bytes} that are tokenized at once", "prompt")
         return codec.encode(request.prompt or "", add_special_tokens=request.add_special_tokens is not False)
 
 
@@ -210,6 +224,12 @@ class MetricsEndpoint(Endpoint):
     async def serve(self, exchange: Exchange) -> None:
         body = exposition(self._service.collector)
         await exchange.send_whole(200, body, b"text/plain; version=0.0.4; charset=utf-8")
+
+
+def _unless_gone(watch: "asyncio.Task[None]") -> None:
+    """Raises `ClientGoneError` when nobody waits for an answer any more."""
+    if watch.done():
+        raise ClientGoneError
 
 
 async def _send_state(exchange: Exchange, service: WorkerService, good: set[WorkerState]) -> None:

@@ -4,29 +4,30 @@
 return is complete, nothing is left to a default further on.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
-from tidegate_proto.openai_errors import ApiError, ApiErrorKind
 
 from tidegate_worker.engine.sampling_params import SamplingParams
+from tidegate_worker.server.conversation import encode_conversation
 from tidegate_worker.server.detokenizer import StopStrings
-from tidegate_worker.server.errors import RequestRefusedError, invalid
+from tidegate_worker.server.errors import invalid
 from tidegate_worker.server.json_body import decode
+from tidegate_worker.server.model_limits import ModelLimits, check_model, check_text, too_long
 from tidegate_worker.server.request_types import (
     MAX_STOP_CHARACTERS,
     MAX_STOP_STRINGS,
     UNSUPPORTED,
     ChatBody,
-    ChatMessage,
     CompletionBody,
     GenerationBody,
     Stop,
     TokenId,
 )
-from tidegate_worker.server.text_codec import TextCodec
+from tidegate_worker.server.text_codec import TextCodec, utf8_bytes
 
 MAX_SEQUENCES = 128
 """Most prompts x n of one request: a list of prompts is one client's turn, not a batch job."""
@@ -41,16 +42,7 @@ _PROMPT_FORMS: tuple[msgspec.json.Decoder[Any], ...] = (
     msgspec.json.Decoder(list[str]),
     msgspec.json.Decoder(list[list[TokenId]]),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class ModelLimits:
-    """What bounds every request to the loaded model."""
-
-    served_names: tuple[str, ...]
-    context_tokens: int
-    """Most tokens of prompt and answer together: the model's context, or the whole KV cache if that is smaller."""
-    vocabulary_size: int
+_LIST_OF_NUMBERS = re.compile(rb"\s*\[\s*\d")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +83,9 @@ def plan_chat(body: bytes, codec: TextCodec, limits: ModelLimits, draw_seed: Cal
     _check_common(chat, members, limits)
     if chat.top_logprobs is not None and not chat.logprobs:
         raise invalid("'top_logprobs' needs 'logprobs': true", "top_logprobs")
-    tokens = encode_conversation(chat.messages, chat.tools, codec)
+    # Nobody is to call them, so a model that cannot see them does what is asked.
+    unseen = chat.tool_choice == "none" and not codec.uses_tools
+    tokens = encode_conversation(chat.messages, None if unseen else chat.tools, codec, limits)
     logprobs = (chat.top_logprobs or 0) if chat.logprobs else None
     field = "max_tokens" if chat.max_completion_tokens is None else "max_completion_tokens"
     wanted = chat.max_tokens if chat.max_completion_tokens is None else chat.max_completion_tokens
@@ -107,8 +101,9 @@ def plan_completion(body: bytes, codec: TextCodec, limits: ModelLimits, draw_see
     if completion.echo and completion.logprobs is not None:
         raise invalid("'echo' together with 'logprobs' is not supported: leave one out", "echo")
     prompts = []
-    for path, text_or_ids in _prompts_of(completion.prompt):
+    for path, text_or_ids in _prompts_of(completion.prompt, limits):
         if isinstance(text_or_ids, str):
+            check_text(utf8_bytes(text_or_ids), path, codec, limits)
             tokens, echo = codec.encode(text_or_ids, add_special_tokens=True), text_or_ids
         else:
             tokens, echo = text_or_ids, ""
@@ -124,30 +119,9 @@ def plan_completion(body: bytes, codec: TextCodec, limits: ModelLimits, draw_see
     return _plan("completions", completion, prompts, completion.logprobs)
 
 
-def encode_conversation(
-    messages: Sequence[ChatMessage],
-    tools: Sequence[dict[str, Any]] | None,
-    codec: TextCodec,
-) -> list[int]:
-    """Token ids of a conversation under the chat template; 400 when the template refuses it."""
-    turns = [_template_turn(message, f"messages[{index}]") for index, message in enumerate(messages)]
-    try:
-        return codec.encode_chat(turns, tools or None)
-    except ValueError as error:
-        raise invalid(f"the model's chat template refuses this conversation: {error}", "messages") from None
-
-
 def decode_tokens(token_ids: Sequence[int], codec: TextCodec) -> str:
     """The text of tokens, special ones spelled out."""
     return b"".join(map(codec.token_bytes, token_ids)).decode("utf-8", "replace")
-
-
-def check_model(name: str, limits: ModelLimits) -> None:
-    """404 unless this worker serves `name`."""
-    if name not in limits.served_names:
-        shown = name if len(name) <= 100 else name[:100] + "…"
-        message = f"the model '{shown}' does not exist here; this worker serves {', '.join(limits.served_names)}"
-        raise RequestRefusedError(ApiError(ApiErrorKind.MODEL_NOT_FOUND, message, "model"))
 
 
 def check_supported(members: dict[str, msgspec.Raw]) -> None:
@@ -244,25 +218,12 @@ def _token_budget(
     return value if value is not None else min(room, default or room)
 
 
-def _template_turn(message: ChatMessage, path: str) -> dict[str, Any]:
-    content = message.content
-    if isinstance(content, list):
-        for index, part in enumerate(content):
-            if part.type != "text" or part.text is None:
-                where = f"{path}.content[{index}]"
-                raise invalid(f"'{where}': only parts of type \"text\" with a 'text' are supported", where)
-        content = "\n".join(part.text or "" for part in content)
-    if content is None and message.role != "assistant":
-        raise invalid(f"'{path}.content' is required for role {message.role}", f"{path}.content")
-    turn: dict[str, Any] = msgspec.to_builtins(message)
-    turn["content"] = content or ""
-    # OpenAI's newer name for the same role; templates know only the older one.
-    turn["role"] = "system" if message.role == "developer" else message.role
-    return turn
-
-
-def _prompts_of(raw: msgspec.Raw) -> list[tuple[str, str | list[int]]]:
+def _prompts_of(raw: msgspec.Raw, limits: ModelLimits) -> list[tuple[str, str | list[int]]]:
     """(path, text or token ids) of each prompt in any of the four forms the API knows."""
+    if _LIST_OF_NUMBERS.match(raw):
+        count = bytes(raw).count(b",") + 1
+        if count > limits.context_tokens:
+            raise too_long(f"{count} token ids", "prompt", limits)
     for form in _PROMPT_FORMS:
         try:
             value = form.decode(raw)

@@ -50,6 +50,7 @@ class GenerationBody(msgspec.Struct, kw_only=True):
     model: str
     max_tokens: Annotated[int, Meta(le=MAX_INT64)] | None = None
     min_tokens: Annotated[int, Meta(ge=0, le=MAX_INT64)] | None = None
+    """Not OpenAI's: the end-of-sequence token is not sampled before so many tokens."""
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=MAX_INT64)] | None = None
@@ -72,6 +73,8 @@ class ChatBody(GenerationBody, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     tools: list[dict[str, Any]] | None = None
+    tool_choice: Any = None
+    """Checked by `UNSUPPORTED`."""
 
 
 class CompletionBody(GenerationBody, kw_only=True):

@@ -22,7 +22,8 @@ from tidegate_worker.engine.messages import ChoiceOutput, EngineLoad, EngineRead
 from tidegate_worker.server.errors import unavailable
 from tidegate_worker.server.generation import Generation
 from tidegate_worker.server.metrics import WorkerCollector, WorkerCounts
-from tidegate_worker.server.plan import GenerationPlan, ModelLimits
+from tidegate_worker.server.model_limits import ModelLimits
+from tidegate_worker.server.plan import GenerationPlan
 from tidegate_worker.server.telemetry import TelemetryHub
 from tidegate_worker.server.text_codec import TextCodec
 
