@@ -63,7 +63,7 @@ async def test_special_tokens_are_never_text() -> None:
     open_request.on_output(0, output([97, 256, 98], "length", logprobs=True), 1.0)
     (delta,) = open_request.take()
     assert delta.text == "ab"
-    assert [token for token, _ in delta.entries] == [97, 256, 98]
+    assert [entry.token_id for entry in delta.entries] == [97, 256, 98]
 
 
 async def test_latency_is_counted_from_the_request_and_between_tokens_of_a_choice() -> None:
@@ -138,6 +138,23 @@ async def test_completion_logprobs_carry_offsets_across_chunks_and_behind_the_ec
     assert [item["text_offset"] for item in logprobs] == [[0, 1], [2]]
     assert [item["tokens"] for item in logprobs] == [["a", "b"], ["c"]]
     assert logprobs[1]["top_logprobs"] == [{"c": -0.5}]
+
+
+async def test_completion_logprobs_inside_a_character_share_its_offset_and_keep_their_bytes() -> None:
+    for stream in (True, False):
+        open_request = generation(completion_plan(stream=stream, logprobs=1, stop="never"))
+        tokens = [b"a", b"\xc3", b"\xa9", b"n", b"z"]
+        found: list[dict[str, Any]] = []
+        answer = StreamAnswer(open_request, CODEC, 5)
+        for number, token in enumerate(tokens):
+            last = number == len(tokens) - 1
+            open_request.on_output(0, output(token, "length" if last else None, logprobs=True), 1.0)
+            if stream:
+                found += [chunk["choices"][0]["logprobs"] for chunk in events(answer.events(open_request.take()))]
+        if not stream:
+            found = [msgspec.json.decode(WholeAnswer(open_request, CODEC, 5).body())["choices"][0]["logprobs"]]
+        assert [token for item in found for token in item["tokens"]] == ["a", r"bytes:\xc3", r"bytes:\xa9", "n", "z"]
+        assert [offset for item in found for offset in item["text_offset"]] == [0, 1, 1, 2, 3]
 
 
 async def test_whole_answers_list_choices_of_all_prompts_in_order() -> None:

@@ -41,13 +41,13 @@ class _Answer:
     def _echo(self, index: int) -> str:
         return self._plan.prompts[index // self._plan.choices_per_prompt].echo
 
-    def _logprobs(self, entries: Sequence[TokenEntry], offset: int) -> dict[str, Any] | None:
+    def _logprobs(self, entries: Sequence[TokenEntry]) -> dict[str, Any] | None:
         top = self._plan.logprobs
         if top is None:
             return None
         if self._plan.api == "chat":
             return chat_logprobs(entries, self._codec, top)
-        return completion_logprobs(entries, self._codec, top, offset)
+        return completion_logprobs(entries, self._codec, top)
 
 
 class StreamAnswer(_Answer):
@@ -58,7 +58,6 @@ class StreamAnswer(_Answer):
         if self._plan.api == "chat":
             self._head["object"] = "chat.completion.chunk"
         self._tail: dict[str, Any] = {"usage": None} if self._plan.include_usage else {}
-        self._offsets: dict[int, int] = {}
 
     def events(self, deltas: Sequence[Delta]) -> bytes:
         """The events of some deltas; possibly none."""
@@ -81,7 +80,7 @@ class StreamAnswer(_Answer):
         if delta.first:
             choices.append(_chat_choice(delta.index, {"role": "assistant", "content": ""}))
         if delta.text or delta.entries:
-            logprobs = self._logprobs(delta.entries, 0)
+            logprobs = self._logprobs(delta.entries)
             choices.append(_chat_choice(delta.index, {"content": delta.text}, logprobs))
         if delta.finish_reason is not None:
             choices.append(_chat_choice(delta.index, {}, finish_reason=delta.finish_reason))
@@ -89,13 +88,11 @@ class StreamAnswer(_Answer):
 
     def _completion_choices(self, delta: Delta) -> list[dict[str, Any]]:
         text = (self._echo(delta.index) if delta.first else "") + delta.text
-        offset = self._offsets.get(delta.index, 0)
-        self._offsets[delta.index] = offset + len(text)
         return [
             {
                 "index": delta.index,
                 "text": text,
-                "logprobs": self._logprobs(delta.entries, offset),
+                "logprobs": self._logprobs(delta.entries),
                 "finish_reason": delta.finish_reason,
             },
         ]
@@ -115,7 +112,7 @@ class WholeAnswer(_Answer):
         return {
             "index": delta.index,
             "message": {"role": "assistant", "content": delta.text, "refusal": None},
-            "logprobs": self._logprobs(delta.entries, 0),
+            "logprobs": self._logprobs(delta.entries),
             "finish_reason": delta.finish_reason,
         }
 
@@ -123,7 +120,7 @@ class WholeAnswer(_Answer):
         return {
             "index": delta.index,
             "text": self._echo(delta.index) + delta.text,
-            "logprobs": self._logprobs(delta.entries, 0),
+            "logprobs": self._logprobs(delta.entries),
             "finish_reason": delta.finish_reason,
         }
 

@@ -88,6 +88,11 @@ class ChoiceText(Generic[T]):
         self.stopped = False
         """A stop string was found: the text is complete, further tokens are ignored."""
 
+    @property
+    def characters(self) -> int:
+        """Whole characters so far, shown or held back: where the next token's text starts."""
+        return self._decoded
+
     def push(self, token: bytes, entry: T | None = None) -> None:
         """Append a token's bytes (none for a special token)."""
         if self.stopped:

@@ -7,6 +7,7 @@ on the event loop.
 
 import asyncio
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tidegate_proto.openai_errors import ApiError, ApiErrorKind
 
@@ -16,7 +17,13 @@ from tidegate_worker.server.errors import RequestRefusedError
 from tidegate_worker.server.plan import GenerationPlan
 from tidegate_worker.server.text_codec import TextCodec
 
-TokenEntry = tuple[int, TokenLogprob]
+
+class TokenEntry(NamedTuple):
+    """A token with its log-probabilities, and where its text starts in the choice's text, in characters."""
+
+    token_id: int
+    logprob: TokenLogprob
+    start: int
 
 
 @dataclass(slots=True)
@@ -146,7 +153,8 @@ class Generation:
             self.usage.completion_tokens += 1
             if position == last and output.finish_reason == "stop":
                 break  # EOS or a stop token: it ends the text and is no part of it
-            entry = (token_id, output.logprobs[position]) if output.logprobs else None
+            start = choice.text.characters
+            entry = TokenEntry(token_id, output.logprobs[position], start) if output.logprobs else None
             special = self._codec.is_special(token_id)
             choice.text.push(b"" if special else self._codec.token_bytes(token_id), entry)
             if choice.text.stopped:
