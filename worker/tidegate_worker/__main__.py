@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,10 +15,12 @@ from tidegate_worker.flags import (
     scheduler_settings,
     server_settings,
 )
-from tidegate_worker.model.uri import ModelFiles, resolve_model
-from tidegate_worker.server.lifecycle import ModelSource, run
-from tidegate_worker.server.model_codec import load_codec
-from tidegate_worker.server.text_codec import TextCodec
+from tidegate_worker.model.errors import ModelError
+from tidegate_worker.model.uri import ModelFiles, needs_network, resolve_model
+from tidegate_worker.server.outside import say
+
+if TYPE_CHECKING:
+    from tidegate_worker.server.text_codec import TextCodec
 
 
 @dataclass
@@ -28,10 +31,12 @@ class _Model:
     files: ModelFiles | None = field(default=None, init=False)
 
     def find(self) -> EngineSettings:
-        self.files = resolve_model(self.settings.model_uri)
+        self.files = self.files or resolve_model(self.settings.model_uri)
         return msgspec.structs.replace(self.settings, model_uri=str(self.files.path))
 
-    def codec(self) -> TextCodec:
+    def codec(self) -> "TextCodec":
+        from tidegate_worker.server.model_codec import load_codec
+
         return load_codec(self.files or resolve_model(self.settings.model_uri))
 
 
@@ -41,6 +46,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     model = _Model(engine_settings(options, scheduler_settings(parser, options)))
     server = server_settings(options, default_served_name(options.model))
+    try:
+        if not needs_network(options.model):
+            model.find()  # before the imports of a whole server: a misspelt path is told at once
+    except ModelError as error:
+        say(str(error))
+        return 2
+    from tidegate_worker.server.lifecycle import ModelSource, run
+
     return run(server, ModelSource(model.find, model.codec))
 
 

@@ -4,13 +4,15 @@ import argparse
 from collections.abc import Callable
 from pathlib import PurePosixPath
 
-from tidegate_worker.engine.settings import EngineSettings, SchedulerSettings
-from tidegate_worker.server.lifecycle import ServerSettings
+from tidegate_worker.engine.settings import MIN_CONTEXT_TOKENS, EngineSettings, SchedulerSettings
+from tidegate_worker.server.outside import ServerSettings
 
 DEFAULT_PORT = 8000
 DEFAULT_TELEMETRY_PORT = 0
 DEFAULT_MAX_BODY_BYTES = 64 * 1024 * 1024
 DEFAULT_DRAIN_SECONDS = 30.0
+MAX_THREADS = 1024
+"""As the API's `threads`: far above any machine's cores, far below what takes a machine down."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -34,9 +36,13 @@ def build_parser() -> argparse.ArgumentParser:
         help="of weights and KV; auto: bfloat16 on an accelerator, float32 on a CPU",
     )
     engine.add_argument("--device", default="auto", help="cpu or cuda; auto: cuda where there is one, else cpu")
-    engine.add_argument("--kv-memory-bytes", type=at_least(1), help="memory for the KV cache")
-    engine.add_argument("--threads", type=at_least(1), help="compute threads (default: as many as cores may be used)")
-    add_engine_flags(engine)
+    engine.add_argument(
+        "--threads",
+        type=at_least(1, MAX_THREADS),
+        help=f"compute threads, at most {MAX_THREADS} (default: as many as cores may be used)",
+    )
+    kv_cache = add_engine_flags(engine)
+    kv_cache.add_argument("--kv-memory-bytes", type=at_least(1), help="memory for the KV cache; not with --kv-blocks")
     return parser
 
 
@@ -54,6 +60,7 @@ def add_server_flags(parser: argparse.ArgumentParser) -> None:
     server.add_argument(
         "--served-name",
         action="append",
+        type=model_name,
         metavar="NAME",
         help="a name that requests may use for the model; repeatable, the first one labels metrics",
     )
@@ -68,11 +75,16 @@ def add_server_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_engine_flags(engine: "argparse._ArgumentGroup") -> None:
-    """What the real and the simulated engine share."""
+def add_engine_flags(engine: "argparse._ArgumentGroup") -> "argparse._MutuallyExclusiveGroup":
+    """What the real and the simulated engine share; the group of flags of which only one may size the KV cache."""
     scheduler = SchedulerSettings()
-    engine.add_argument("--context-tokens", type=at_least(1), help="most tokens of prompt and answer together")
-    engine.add_argument("--kv-blocks", type=at_least(1), help="size of the KV cache in blocks")
+    engine.add_argument(
+        "--context-tokens",
+        type=at_least(MIN_CONTEXT_TOKENS),
+        help=f"most tokens of prompt and answer together, at least {MIN_CONTEXT_TOKENS} (default: the model's)",
+    )
+    kv_cache = engine.add_mutually_exclusive_group()
+    kv_cache.add_argument("--kv-blocks", type=at_least(1), help="size of the KV cache in blocks")
     engine.add_argument(
         "--block-size", type=at_least(1, 1024), default=16, help="tokens in a block (default: %(default)s)"
     )
@@ -88,6 +100,7 @@ def add_engine_flags(engine: "argparse._ArgumentGroup") -> None:
         default=scheduler.max_running,
         help="sequences that hold blocks at once (default: %(default)s)",
     )
+    return kv_cache
 
 
 def server_settings(options: argparse.Namespace, default_name: str) -> ServerSettings:
@@ -149,6 +162,13 @@ def at_least(lowest: int, highest: int | None = None) -> Callable[[str], int]:
         return value
 
     return integer
+
+
+def model_name(text: str) -> str:
+    """An argparse type: a name for a model, not empty."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("expected a name, got an empty one")
+    return text
 
 
 def seconds(text: str) -> float:

@@ -185,6 +185,30 @@ def test_a_wrong_model_uri_is_one_line_and_exit_code_2(uri: str) -> None:
     assert line.startswith("tidegate-worker: ")
 
 
+def test_a_missing_model_is_told_before_anything_heavy_is_imported() -> None:
+    code = (
+        "import sys; from tidegate_worker.__main__ import main; code = main(['--model', '/no/such', '--port', '0']); "
+        "print(code, sorted({'torch', 'numpy', 'grpc', 'uvicorn', 'tokenizers'} & set(sys.modules)))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout == "2 []\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--threads", "100000"), "argument --threads: expected 1 to 1024, got 100000"),
+        (("--context-tokens", "15"), "argument --context-tokens: expected at least 16, got 15"),
+        (("--served-name", ""), "argument --served-name: expected a name"),
+        (("--kv-blocks", "9", "--kv-memory-bytes", "99"), "not allowed with argument --kv-blocks"),
+    ],
+)
+def test_a_flag_out_of_bounds_ends_with_its_name_and_exit_code_2(flags: tuple[str, ...], words: str) -> None:
+    ended = run("tidegate_worker", "--model", "x.gguf", *flags)
+    assert ended.returncode == 2
+    assert words in ended.stderr.splitlines()[-1]
+
+
 def run(module: str, *flags: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", module, *flags]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

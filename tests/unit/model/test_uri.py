@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 from tidegate_worker.model.errors import ModelError, ModelFormatError, ModelNotFoundError, TokenizerError
-from tidegate_worker.model.uri import resolve_model
+from tidegate_worker.model.uri import needs_network, resolve_model
 from tiny_llama import write_tiny_directory, write_tiny_gguf
 
 
@@ -18,6 +18,16 @@ def test_a_near_name_is_suggested(tmp_path: Path) -> None:
     write_tiny_gguf(tmp_path / "smollm.gguf")
     with pytest.raises(ModelNotFoundError, match=r"did you mean smollm\.gguf\?"):
         resolve_model(str(tmp_path / "smolm.gguf"))
+
+
+def test_what_is_neither_file_nor_directory_is_called_that() -> None:
+    with pytest.raises(ModelFormatError, match="/dev/null: neither a regular file nor a directory"):
+        resolve_model("/dev/null")
+
+
+def test_only_the_hub_needs_a_network() -> None:
+    assert needs_network("hf://org/name")
+    assert not any(map(needs_network, ["package://a/b.gguf", "x.gguf", "/x", "file:///x"]))
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:

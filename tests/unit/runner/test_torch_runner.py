@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 from runner_driver import generate
 from tidegate_worker.engine.batch import ScheduledBatch, ScheduledSequence
@@ -13,6 +15,17 @@ PROMPTS = [[5, 9, 30], list(range(20, 90)), [7], list(range(100, 117))]
 def runner(tmp_path_factory: pytest.TempPathFactory) -> TorchRunner:
     file = write_tiny_gguf(tmp_path_factory.mktemp("model") / "tiny.gguf")
     return create_runner(RunnerSettings(str(file), kv_blocks=64, threads=1))
+
+
+@pytest.mark.parametrize(("context_tokens", "block_size"), [(1, 16), (2, 1), (16, 16), (17, 16), (31, 4), (33, 16)])
+def test_any_context_starts_however_short(tmp_path: Path, context_tokens: int, block_size: int) -> None:
+    file = write_tiny_gguf(tmp_path / "tiny.gguf")
+    settings = RunnerSettings(str(file), context_tokens=context_tokens, block_size=block_size, threads=1, kv_blocks=64)
+    short = create_runner(settings)
+    assert short.info.max_model_tokens == context_tokens
+    room = context_tokens - 1
+    if room:
+        assert len(generate(short, [[5]], room)[0]) == room
 
 
 def test_the_model_is_described(runner: TorchRunner) -> None:

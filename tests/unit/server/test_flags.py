@@ -27,13 +27,13 @@ def test_every_flag_reaches_the_settings_it_is_for() -> None:
     parser = build_parser()
     words = (
         "--model x.gguf --host 0.0.0.0 --port 1 --telemetry-port 2 --served-name a --served-name b --dtype bfloat16 "
-        "--context-tokens 3 --kv-blocks 4 --kv-memory-bytes 5 --block-size 6 --threads 7 --max-batched-tokens 8 "
+        "--context-tokens 16 --kv-memory-bytes 5 --block-size 6 --threads 7 --max-batched-tokens 8 "
         "--max-running 8 --max-body-bytes 9 --drain-seconds 1.5 --device cpu"
     )
     options = parser.parse_args(words.split())
     engine = engine_settings(options, scheduler_settings(parser, options))
     server = server_settings(options, "unused")
-    assert (engine.model_uri, engine.dtype, engine.context_tokens, engine.kv_blocks) == ("x.gguf", "bfloat16", 3, 4)
+    assert (engine.model_uri, engine.dtype, engine.context_tokens, engine.kv_blocks) == ("x.gguf", "bfloat16", 16, None)
     assert (engine.kv_memory_bytes, engine.block_size, engine.threads, engine.runner, engine.device) == (
         5,
         6,
@@ -48,7 +48,19 @@ def test_every_flag_reaches_the_settings_it_is_for() -> None:
 
 @pytest.mark.parametrize(
     "words",
-    ["", "--model m --port 70000", "--model m --port x", "--model m --drain-seconds -1", "--model m --dtype int3"],
+    [
+        "",
+        "--model m --port 70000",
+        "--model m --port x",
+        "--model m --drain-seconds -1",
+        "--model m --dtype int3",
+        "--model m --threads 0",
+        "--model m --threads -1",
+        "--model m --threads 1025",
+        "--model m --context-tokens 15",
+        "--model m --served-name=",
+        "--model m --kv-blocks 10 --kv-memory-bytes 100000000",
+    ],
 )
 def test_a_wrong_flag_ends_with_exit_code_2(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:

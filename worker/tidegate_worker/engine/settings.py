@@ -6,6 +6,9 @@ import msgspec
 
 from tidegate_worker.sim.time_model import TimeModel
 
+MIN_CONTEXT_TOKENS = 16
+"""Smallest context to ask for, as the API's `contextTokens`: below it not even a chat template's own words fit."""
+
 
 class SchedulerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What one step may hold."""
@@ -51,7 +54,7 @@ class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     device: str = "auto"
     """auto: cuda where there is one, else cpu."""
     context_tokens: int | None = None
-    """Most tokens of prompt and answer together. None: what the model was trained for ("sim": 8,192)."""
+    """Most tokens of prompt and answer together, ≥ `MIN_CONTEXT_TOKENS`. None: all the model has ("sim": 8,192)."""
     kv_blocks: int | None = None
     """Size of the KV cache in blocks. None: from kv_memory_bytes ("sim": 1,024)."""
     kv_memory_bytes: int | None = None

@@ -31,6 +31,11 @@ class ModelFiles:
     format: Literal["gguf", "huggingface"]
 
 
+def needs_network(uri: str) -> bool:
+    """True when `resolve_model` may download, which takes minutes."""
+    return uri.startswith("hf://")
+
+
 def resolve_model(uri: str) -> ModelFiles:
     """The local files of a model URI; may download for `hf://`. Raises ModelError."""
     scheme, separator, rest = uri.partition("://")
@@ -51,6 +56,8 @@ def _local(uri: str, path: Path) -> ModelFiles:
     if path.is_dir():
         _check_directory(path)
         return ModelFiles(uri, path, "huggingface")
+    if path.exists() and not path.is_file():
+        raise ModelFormatError(f"{path}: neither a regular file nor a directory; give a .gguf file or a directory")
     if not path.is_file():
         raise ModelNotFoundError(f"{path}: no such file or directory{_near(path)}")
     with path.open("rb") as file:

@@ -95,7 +95,7 @@ def _context_tokens(settings: RunnerSettings, config: LlamaConfig) -> int:
     if not 1 <= wanted <= config.context_tokens:
         raise ModelResourceError(
             f"--context-tokens {wanted}: the model's context is {config.context_tokens} tokens; "
-            f"use a number from 1 to {config.context_tokens}"
+            f"use a number up to {config.context_tokens}"
         )
     return wanted
 

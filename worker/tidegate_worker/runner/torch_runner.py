@@ -57,8 +57,9 @@ class TorchRunner:
     def warm_up(self) -> None:
         """Run a prefill and decodes of every usual width once, so that the first request does not pay for it."""
         greedy = SamplingParams(max_tokens=1, temperature=0.0)
-        blocks = min(self.info.total_blocks, -(-WARM_UP_PROMPT_TOKENS // self.info.block_size))
-        length = min(WARM_UP_PROMPT_TOKENS, blocks * self.info.block_size)
+        wanted = min(WARM_UP_PROMPT_TOKENS, self.info.max_model_tokens)
+        blocks = min(self.info.total_blocks, -(-wanted // self.info.block_size))
+        length = min(wanted, blocks * self.info.block_size)
         table = list(range(blocks))
         prompt = ScheduledSequence(0, [0] * length, 0, table, True, greedy, 0, 0)
         self.execute(ScheduledBatch([prompt]))

@@ -30,6 +30,7 @@ from tidegate_worker.model.errors import ModelError
 from tidegate_worker.server.app import build_app
 from tidegate_worker.server.http_protocol import BoundedHttpProtocol
 from tidegate_worker.server.metrics import WorkerCounts
+from tidegate_worker.server.outside import ServerSettings, say
 from tidegate_worker.server.service import WorkerService
 from tidegate_worker.server.telemetry import TelemetryHub, serving_telemetry
 from tidegate_worker.server.text_codec import TextCodec
@@ -41,19 +42,6 @@ FAREWELL_SECONDS = 2.0
 BACKLOG = 2048
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class ServerSettings:
-    """The outside of a worker."""
-
-    host: str
-    port: int
-    """0 takes a free one."""
-    telemetry_port: int
-    served_names: tuple[str, ...]
-    max_body_bytes: int
-    drain_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +63,7 @@ def run(settings: ServerSettings, source: ModelSource) -> int:
             return runner.run(_Worker(settings, source).run())
         except (OSError, ModelError, EngineStartError) as error:
             user_error = not isinstance(error, EngineStartError) or error.user_error
-            _say(str(error))
+            say(str(error))
             return 2 if user_error else 1
 
 
@@ -195,7 +183,7 @@ class _Worker:
 
     async def _bury(self, service: WorkerService, failure: EngineFailed) -> int:
         service.fail("the engine of this worker has failed")
-        _say(failure.message)
+        say(failure.message)
         await _idle_within(service, FAREWELL_SECONDS)
         return 1
 
@@ -264,7 +252,3 @@ async def _idle_within(service: WorkerService, seconds: float) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await service.idle.wait()
-
-
-def _say(message: str) -> None:
-    print(f"tidegate-worker: {' '.join(message.split())}", file=sys.stderr, flush=True)  # noqa: T201 (last words)
