@@ -95,8 +95,9 @@ def metrics_page() -> dict[Path, bytes]:
 
     intro = (
         "Prometheus text format on `GET /metrics`. Label sets are closed and bounded. At the router the\n"
-        "Prometheus client adds six about the process: `process_cpu_seconds_total`, `process_max_fds`, `process_open_fds`,\n"
-        "`process_resident_memory_bytes`, `process_start_time_seconds` and `process_virtual_memory_bytes`.\n"
+        "Prometheus client adds six about the process: `process_cpu_seconds_total`, `process_max_fds`,\n"
+        "`process_open_fds`, `process_resident_memory_bytes`, `process_start_time_seconds` and\n"
+        "`process_virtual_memory_bytes`.\n"
     )
     parts = [GENERATED, "# Metrics\n", intro]
     for title, metrics in (("Router", ROUTER_METRICS), ("Worker", WORKER_METRICS)):
