@@ -115,6 +115,8 @@ def test_a_malformed_body_is_a_clear_4xx(fast: WorkerProcess, case: Malformed) -
 def test_malformed_http_is_never_a_500(fast: WorkerProcess, case: Malformed) -> None:
     answer = ask(fast.port, case.sent)
     assert answer is None or answer.status < 500 or answer.status in (501, 505)
+    if answer is not None and answer.status == 400:
+        assert answer.document["error"]["type"] == "invalid_request_error"
 
 
 def test_after_all_that_the_worker_is_whole(fast: WorkerProcess) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+from tidegate_proto.openai_errors import ApiError, ApiErrorKind
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MAX_HEAD_BYTES = 64 * 1024
@@ -29,7 +30,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._in_head and not self.transport.is_closing():
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
-                self.send_400_response("Request head too large.")
+                self.send_400_response(f"the request head is larger than {MAX_HEAD_BYTES} bytes")
 
     def on_message_begin(self) -> None:
         self._in_head = True
@@ -42,6 +43,14 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._in_head = False
         self._head_arrived()
         super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer a request that is no HTTP, in the same form as every other error."""
+        message = "the request is not valid HTTP" if msg == "Invalid HTTP request received." else msg
+        body = ApiError(ApiErrorKind.INVALID, message).body()
+        head = b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: %d\r\n" % len(body)
+        self.transport.write(head + b"connection: close\r\n\r\n" + body)
+        self.transport.close()
 
     def _await_head(self) -> None:
         self._head_timer = self.loop.call_later(HEAD_TIMEOUT_SECONDS, self.transport.close)
