@@ -77,6 +77,15 @@ test: $(VENV)/.dev ## The whole suite
 test-unit: $(VENV)/.dev ## The quick tier (under a minute)
 	$(PYTEST) tests/unit tests/contract $(ARGS)
 
+.PHONY: native
+native: $(VENV)/.dev ## Compile the router's hot path (needs gcc); prints the folder for PYTHONPATH
+	@$(BIN)/python tools/native.py
+
+.PHONY: test-native
+test-native: $(VENV)/.dev ## The router's tests over its compiled hot path (needs gcc)
+	PYTHONPATH=$$($(BIN)/python tools/native.py) $(PYTEST) tests/unit/router tests/contract/test_scheduling_plugins.py \
+	  tests/integration/router tests/integration/product $(ARGS)
+
 # --- benchmarks -------------------------------------------------------------------------------------------------------
 .PHONY: bench
 bench: bench-router bench-engine ## Every benchmark
@@ -84,6 +93,10 @@ bench: bench-router bench-engine ## Every benchmark
 .PHONY: bench-router
 bench-router: $(VENV)/.dev ## Requests/s of the router next to vllm-router and sglang-router on one core
 	$(BIN)/python -m bench.router $(ARGS)
+
+.PHONY: bench-gateway-path
+bench-gateway-path: $(VENV)/.dev ## CPU time of one request inside the router, without sockets
+	$(BIN)/python -m bench.gateway_path $(ARGS)
 
 .PHONY: bench-engine
 bench-engine: $(VENV)/.dev ## Output tokens/s of the engine next to transformers

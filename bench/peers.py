@@ -7,7 +7,7 @@ import subprocess
 import sys
 import venv
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.processes import BenchError, free_ports
@@ -22,13 +22,24 @@ class Router:
 
     name: str
     command: Callable[[int, list[str], Path], list[str]]
+    environment: dict[str, str] = field(default_factory=dict)
 
 
-def tidegate() -> Router:
+def compiled_hot_path() -> Path | None:
+    """The folder with the router's compiled modules, built when it is missing; None where nothing can be compiled."""
+    print("setup: compiling the router's hot path (about a minute when it changed)", flush=True)
+    finished = subprocess.run([sys.executable, "tools/native.py"], capture_output=True, text=True, check=False)
+    if finished.returncode == 0:
+        return Path(finished.stdout.strip())
+    print(f"warning: measuring pure Python only: {finished.stderr.strip().splitlines()[-1]}", flush=True)
+    return None
+
+
+def tidegate(name: str, compiled: Path | None = None) -> Router:
     """Our router with its built-in scheduling, access log off as the peers' request logs are."""
 
     def command(port: int, workers: list[str], folder: Path) -> list[str]:
-        config = folder / "router.yaml"
+        config = folder / f"router-{port}.yaml"
         document = {
             "apiVersion": "router.tidegate.dev/v1alpha1",
             "kind": "RouterConfig",
@@ -39,7 +50,7 @@ def tidegate() -> Router:
         config.write_text(json.dumps(document))  # JSON is YAML
         return [sys.executable, "-m", "tidegate_router", "--config", str(config)]
 
-    return Router("tidegate", command)
+    return Router(name, command, {"PYTHONPATH": str(compiled)} if compiled else {})
 
 
 def vllm_router() -> Router:

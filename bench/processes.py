@@ -29,7 +29,9 @@ class PinnedProcess:
     The kernel kills the child if the benchmark dies (parent-death signal), so nothing outlives it.
     """
 
-    def __init__(self, command: Sequence[str], *, core: int | None, log: Path) -> None:
+    def __init__(
+        self, command: Sequence[str], *, core: int | None, log: Path, environment: dict[str, str] | None = None
+    ) -> None:
         self.log = log
         with log.open("wb") as output:
             self._process = subprocess.Popen(
@@ -38,6 +40,7 @@ class PinnedProcess:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                env={**os.environ, **(environment or {})},
             )
 
     @property

@@ -1,12 +1,17 @@
 """Requests per second of the router on one core, next to vllm-router and sglang-router in the same run.
 
-    python -m bench.router [--seconds 3] [--repeats 3] [--peers all|none]
+    python -m bench.router [--seconds 1.5] [--repeats 7] [--peers all|none]
 
-Set-up: the router under test alone on one core; wrk and one nginx with four instant backends on another. Every
-prompt starts with one of 64 system prompts (70% of its bytes) and ends in a tail of its own; peers run their
-cache-aware policy with request logs off, ours its default policy with the access log off. Repeats are interleaved
-(A B C A B C …) and medians are reported; `direct` is the same load on nginx itself. Each start is followed by a
-second of load in which every answer is looked at: status, length, and which backend gave it.
+Set-up: the routers on one core, of which one is asked at a time and the others idle; wrk and one nginx with four
+instant backends on another. Every prompt starts with one of 64 system prompts (70% of its bytes) and ends in a tail of
+its own; peers run their cache-aware policy with request logs off, ours its default policy with the access log off.
+Machines change speed from second to second, so turns are short and interleaved (A B C A B C …), in another order each
+time; medians are reported, and the ratio to the best peer turn by turn. `direct` is the same load on nginx itself.
+Before it is measured, each router has a second of load in which every answer is looked at: status, length, and which
+backend gave it.
+
+`tidegate` is our router as images carry it, its hot path compiled (tools/native.py); `tidegate, pure Python` is the
+same without a compiler.
 """
 
 import argparse
@@ -16,12 +21,13 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench.instant_backends import instant_backends
 from bench.load import BACKENDS, LARGE, LONE, SMALL, Case, LoadResult, Wrk
-from bench.peers import Router, require_programs, sglang_router, tidegate, vllm_router
+from bench.peers import Router, compiled_hot_path, require_programs, sglang_router, tidegate, vllm_router
 from bench.processes import (
     BenchError,
     PinnedProcess,
@@ -35,6 +41,7 @@ from bench.report import Row, write_report
 CASES = (SMALL, LARGE, LONE)
 DIRECT = "direct"
 OURS = "tidegate"
+PURE = "tidegate, pure Python"
 EVEN_ENOUGH = 0.5  # no backend of four may answer more than half of the requests of 64 conversations
 
 
@@ -57,6 +64,15 @@ class Bed:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A router that serves."""
+
+    name: str
+    url: str
+    process: PinnedProcess
+
+
 Samples = dict[tuple[str, str], list[Sample]]
 
 
@@ -77,8 +93,8 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.router", description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=3.0, help="length of one measurement (default 3)")
-    parser.add_argument("--repeats", type=int, default=3, help="interleaved repeats of everything (default 3)")
+    parser.add_argument("--seconds", type=float, default=1.5, help="length of one turn (default 1.5)")
+    parser.add_argument("--repeats", type=int, default=7, help="interleaved turns of each router and case (default 7)")
     parser.add_argument("--peers", choices=("all", "none"), default="all", help="which other routers to run")
     options = parser.parse_args()
     if options.seconds < 1 or options.repeats < 1:
@@ -88,49 +104,61 @@ def _options() -> argparse.Namespace:
 
 def _run(options: argparse.Namespace) -> Samples:
     require_programs()
-    routers = [tidegate()] + ([vllm_router(), sglang_router()] if options.peers == "all" else [])
+    compiled = compiled_hot_path()
+    routers = [tidegate(OURS, compiled)] + ([tidegate(PURE)] if compiled else [])
+    routers += [vllm_router(), sglang_router()] if options.peers == "all" else []
     cores = two_cores()
     if cores is None:
         print("warning: fewer than two cores, nothing is pinned: figures compare badly with other machines")
     router_core, load_core = cores or (None, None)
-    print(f"cores: router {router_core}, wrk and nginx {load_core}; {options.repeats} repeats of {options.seconds:g} s")
+    print(f"cores: routers {router_core}, wrk and nginx {load_core}; {options.repeats} turns of {options.seconds:g} s")
     samples: Samples = defaultdict(list)
     with (
         tempfile.TemporaryDirectory(prefix="tidegate-bench-") as name,
         instant_backends(BACKENDS, core=load_core, folder=Path(name)) as workers,
+        ExitStack() as stack,
     ):
-        folder = Path(name)
-        bed = Bed(Wrk(core=load_core, folder=folder), workers, router_core, folder, options.seconds)
+        bed = Bed(Wrk(core=load_core, folder=Path(name)), workers, router_core, Path(name), options.seconds)
+        running = [_start(bed, router, stack) for router in routers]
         for repeat in range(options.repeats):
             started = time.monotonic()
+            turn = running[repeat % len(running) :] + running[: repeat % len(running)]
             for case in CASES:
                 samples[DIRECT, case.name].append(Sample(_load(bed, case, workers[0]), 0.0))
-            for router in routers:
-                _measure(bed, router, samples)
-            print(f"repeat {repeat + 1} of {options.repeats} took {time.monotonic() - started:.0f} s", flush=True)
+                for router in turn:
+                    samples[router.name, case.name].append(_measure(bed, router, case))
+            print(f"turn {repeat + 1} of {options.repeats} took {time.monotonic() - started:.0f} s", flush=True)
     return samples
 
 
-def _measure(bed: Bed, router: Router, samples: Samples) -> None:
-    """Start the router, warm it up with checked answers, and append one sample of every case."""
+def _start(bed: Bed, router: Router, stack: ExitStack) -> Running:
+    """Start a router and warm it up with checked answers."""
     [port] = free_ports(1)
     command = router.command(port, bed.workers, bed.folder)
+    log = bed.folder / f"router-{port}.log"
+    process = stack.enter_context(
+        PinnedProcess(command, core=bed.router_core, log=log, environment=router.environment),
+    )
     url = f"http://127.0.0.1:{port}"
-    with PinnedProcess(command, core=bed.router_core, log=bed.folder / "router.log") as process:
-        try:
-            await_http_ok(f"{url}/health", process)
-            for case in CASES[:2]:
-                warm = bed.wrk.run(case, url, seconds=1, check=True)
-                print(f"  {router.name}: {case.name} answers by backend {list(warm.by_backend)}", flush=True)
-                if router.name == OURS:
-                    _require_even(warm)
-            for case in CASES:
-                before = process.cpu_seconds()
-                load = _load(bed, case, url)
-                cpu_us = (process.cpu_seconds() - before) / load.requests * 1e6
-                samples[router.name, case.name].append(Sample(load, cpu_us))
-        except BenchError as error:
-            raise BenchError(f"{router.name}: {error}") from error
+    try:
+        await_http_ok(f"{url}/health", process)
+        for case in CASES[:2]:
+            warm = bed.wrk.run(case, url, seconds=1, check=True)
+            print(f"  {router.name}: {case.name} answers by backend {list(warm.by_backend)}", flush=True)
+            if router.name in (OURS, PURE):
+                _require_even(warm)
+    except BenchError as error:
+        raise BenchError(f"{router.name}: {error}") from error
+    return Running(router.name, url, process)
+
+
+def _measure(bed: Bed, router: Running, case: Case) -> Sample:
+    before = router.process.cpu_seconds()
+    try:
+        load = _load(bed, case, router.url)
+    except BenchError as error:
+        raise BenchError(f"{router.name}: {error}") from error
+    return Sample(load, (router.process.cpu_seconds() - before) / load.requests * 1e6)
 
 
 def _require_even(load: LoadResult) -> None:
@@ -144,11 +172,15 @@ def _load(bed: Bed, case: Case, url: str) -> LoadResult:
 
 def report_rows(samples: Samples) -> list[Row]:
     """Ours beside every peer, case by case; the peer that did best carries `(best)` in its name."""
-    peers = sorted({router for router, _ in samples} - {OURS, DIRECT})
+    peers = sorted({router for router, _ in samples} - {OURS, PURE, DIRECT})
     rows: list[Row] = []
     for case in (SMALL, LARGE):
         rate = _medians(samples, case, lambda sample: sample.load.requests_per_second)
         rows += _compared(f"{case.name} requests/s", "1/s", rate, peers, more_is_better=True)
+        if PURE in rate:
+            best = max(peers, key=lambda peer: rate[peer], default=None)
+            rows.append(Row(f"{case.name} requests/s, pure Python", rate[PURE], "1/s", best, rate.get(best or "")))
+        rows += _ratios_turn_by_turn(samples, case, peers)
         rows.append(Row(f"{case.name} requests/s without a router", rate[DIRECT], "1/s"))
         tail = _medians(samples, case, lambda sample: sample.load.p99_us / 1e3)
         rows += _compared(f"{case.name} p99", "ms", tail, peers, more_is_better=False)
@@ -161,6 +193,23 @@ def report_rows(samples: Samples) -> list[Row]:
     spread = [sample.load.requests_per_second for sample in samples[OURS, SMALL.name]]
     rows.append(Row(f"{SMALL.name} requests/s, lowest repeat", min(spread), "1/s"))
     rows.append(Row(f"{SMALL.name} requests/s, highest repeat", max(spread), "1/s"))
+    return rows
+
+
+def _ratios_turn_by_turn(samples: Samples, case: Case, peers: list[str]) -> list[Row]:
+    """The median over turns of our rate over the best peer's in the same turn: what a drifting machine leaves alone."""
+    if not peers:
+        return []
+    rows = []
+    for ours in (OURS, PURE):
+        turns = zip(samples.get((ours, case.name), ()), *(samples[peer, case.name] for peer in peers), strict=False)
+        ratios = [
+            mine.load.requests_per_second / max(other.load.requests_per_second for other in others)
+            for mine, *others in turns
+        ]
+        if ratios:
+            label = f"{case.name} requests/s over the best peer's, {ours}: median of {len(ratios)} turns"
+            rows.append(Row(label, statistics.median(ratios), "ratio"))
     return rows
 
 
