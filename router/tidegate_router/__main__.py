@@ -27,7 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         uvloop.run(serve(config))
     except OSError as error:
-        where = error.filename or f"{config.listen.host}:{config.listen.port}"
+        # Only the access log is a file: what names none is the address.
+        where = f"accessLog.path: {error.filename}" if error.filename else f"{config.listen.host}:{config.listen.port}"
         print(f"tidegate-router: {where}: {error.strerror or error}", file=sys.stderr)
         return 2
     return 0

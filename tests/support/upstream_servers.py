@@ -126,7 +126,9 @@ class RawWorker:
             else:
                 await connection.send(b"HTTP/1.1 500 X\r\ncontent-length: 0\r\n\r\n")
         elif seen.target == "/v1/models":
-            body = json.dumps({"object": "list", "data": [{"id": name} for name in self.models]}).encode()
+            body = json.dumps(
+                {"object": "list", "data": [{"id": name, "max_model_len": 4096} for name in self.models]}
+            ).encode()
             await connection.send(json_answer(body))
         else:
             self.seen.append(seen)

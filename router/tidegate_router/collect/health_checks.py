@@ -25,6 +25,7 @@ _MIN_PAUSE_SECONDS = 0.01
 
 class _Model(msgspec.Struct):
     id: str
+    max_model_len: int | None = None
 
 
 class _ModelList(msgspec.Struct):
@@ -149,4 +150,4 @@ class HealthChecks:
             models = msgspec.json.decode(answer.body, type=_ModelList)
         except (msgspec.MsgspecError, RecursionError):
             return
-        self._table.set_models(slot, [model.id for model in models.data])
+        self._table.set_models(slot, {model.id: model.max_model_len for model in models.data})

@@ -12,6 +12,7 @@ Anything else is 404; a known path with another method is 405.
 
 from collections.abc import Callable
 from typing import NamedTuple
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 from tidegate_proto.openai_errors import ApiError, ApiErrorKind
@@ -80,23 +81,42 @@ class LocalAnswers:
             if self.is_ready:
                 return LocalAnswer(200, answer_bytes.JSON, b'{"status":"ready"}')
             why = "the router is shutting down" if self._is_draining() else "no worker is ready"
-            return _error(ApiError(ApiErrorKind.UNAVAILABLE, why))
+            # A probe's true answer, not a request that failed: no error to count.
+            return _error(ApiError(ApiErrorKind.UNAVAILABLE, why))._replace(error=None)
         if path == "/metrics":
             return LocalAnswer(200, _METRICS_TYPE, self._expose_metrics())
         if path == MODELS_PATH:
-            models = [self._model(name) for name in self._models()]
+            models = [self._model(name, length) for name, length in self._models().items()]
             return LocalAnswer(200, answer_bytes.JSON, msgspec.json.encode({"object": "list", "data": models}))
-        name = path[len(_MODEL_PREFIX) :]
-        if name in self._models():
-            return LocalAnswer(200, answer_bytes.JSON, msgspec.json.encode(self._model(name)))
+        # `org/name` is sent as it is by some clients and as `org%2Fname` by others.
+        name = unquote_to_bytes(path[len(_MODEL_PREFIX) :].encode("latin-1")).decode("utf-8", "replace")
+        known = self._models()
+        if name in known:
+            return LocalAnswer(200, answer_bytes.JSON, msgspec.json.encode(self._model(name, known[name])))
         return _error(ApiError(ApiErrorKind.MODEL_NOT_FOUND, f"model: no worker serves {_shown(name)}", param="model"))
 
-    def _models(self) -> list[str]:
-        """Names that an endpoint serves, known from a list it gave at some time; a worker that is down counts too."""
-        return sorted({name for each in self._table.snapshot.endpoints for name in each.models or ()})
+    def _models(self) -> dict[str, int | None]:
+        """Names that endpoints serve, in the workers' own order, with the shortest context of those that serve them.
 
-    def _model(self, name: str) -> dict[str, str | int]:
-        return {"id": name, "object": "model", "created": self._started_at, "owned_by": "tidegate"}
+        Known from lists they gave at some time; a worker that is down counts too.
+        """
+        union: dict[str, int | None] = {}
+        for endpoint in self._table.snapshot.endpoints:
+            for name, length in (endpoint.models or {}).items():
+                known = union.get(name)
+                union[name] = length if known is None else min(known, length or known)
+        return union
+
+    def _model(self, name: str, context_tokens: int | None) -> dict[str, str | int]:
+        model: dict[str, str | int] = {
+            "id": name,
+            "object": "model",
+            "created": self._started_at,
+            "owned_by": "tidegate",
+        }
+        if context_tokens is not None:
+            model["max_model_len"] = context_tokens
+        return model
 
 
 PROBE_PATHS = frozenset({"/health", "/ready", "/metrics"})

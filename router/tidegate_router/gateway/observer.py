@@ -71,10 +71,10 @@ class Observer:
             )
 
     def finished(self, exchange: Exchange) -> None:
-        """A request has ended, in whatever way. Probes and scrapes that went well are not worth a line."""
+        """A request has ended, in whatever way. Probes and scrapes are not worth a line."""
         status = exchange.writer.status
         placement = exchange.placement
-        if placement is None and status == 200 and exchange.head.path in PROBE_PATHS:
+        if placement is None and status in (200, 503) and exchange.head.path in PROBE_PATHS:
             return
         ticket = exchange.ticket
         usage = ticket.usage

@@ -5,7 +5,7 @@ a newcomer starts with clean load columns. The snapshot object changes only when
 caches by identity or version never works for nothing.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from tidegate_router.state.endpoints import Endpoint, LoadColumns, Snapshot
@@ -70,9 +70,10 @@ class EndpointTable:
             return self._change(slot, ready=True, without_models=frozenset())
         return self._change(slot, ready=False)
 
-    def set_models(self, slot: int, models: Iterable[str]) -> bool:
-        """Replace the names an endpoint serves with what its own list says; forgets its 404s."""
-        return self._change(slot, models=frozenset(models), without_models=frozenset())
+    def set_models(self, slot: int, models: Mapping[str, int | None] | Iterable[str]) -> bool:
+        """Replace the names an endpoint serves (with their context in tokens) by its own list; forgets its 404s."""
+        named = dict(models) if isinstance(models, Mapping) else dict.fromkeys(models)
+        return self._change(slot, models=named, without_models=frozenset())
 
     def add_without_model(self, slot: int, model: str) -> bool:
         """Remember that an endpoint answered 404 for a model; at the bound, the memory starts afresh."""

@@ -5,6 +5,7 @@ when discovery, readiness or models change; the columns are written by Tickets (
 and read at decision time, never copied.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
@@ -19,8 +20,8 @@ class Endpoint:
     telemetry: str | None = None
     ready: bool = False
     """Passed its health checks and not taken out by faults."""
-    models: frozenset[str] | None = None
-    """Names it serves; None while unknown (then any model may be tried)."""
+    models: Mapping[str, int | None] | None = None
+    """Names it serves, in its order, each with its context in tokens; None while unknown (then any may be tried)."""
     without_models: frozenset[str] = frozenset()
     """Names it answered 404 for, until its list is read again."""
 

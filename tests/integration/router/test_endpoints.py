@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Self
+from urllib.parse import quote
 
 import pytest
 from raw_http_client import RawClient, ask, chat, get, post
@@ -54,6 +55,29 @@ async def test_models_are_the_union_of_all_workers() -> None:
         assert (await ask(bed.port, post(chat(model="c")))).status == 200
         assert two.seen
         assert not one.seen
+
+
+async def test_a_model_is_found_by_its_name_however_the_client_writes_it() -> None:
+    name = "org/Tide ไทย"
+    async with RawWorker(answer_json, models=("z", name)) as worker, RouterBed(worker.url) as bed:
+        await eventually(lambda: all(each.models for each in bed.process.table.snapshot.endpoints), True)
+        listed = (await ask(bed.port, get("/v1/models"))).json["data"]
+        assert [each["id"] for each in listed] == ["z", name], "the worker's own order: the first is the canonical name"
+        assert [each["max_model_len"] for each in listed] == [4096, 4096]
+        for written in (quote(name, safe=""), quote(name)):
+            answer = await ask(bed.port, get(f"/v1/models/{written}"))
+            assert (answer.status, answer.json["id"]) == (200, name)
+        assert (await ask(bed.port, get("/v1/models/org%2Fnone"))).status == 404
+
+
+async def test_probes_of_a_router_that_is_not_ready_are_neither_counted_nor_logged() -> None:
+    async with RawWorker(answer_json) as worker, RouterBed(worker.url) as bed:
+        worker.healthy = False
+        await eventually(lambda: bed.process.table.snapshot.endpoints[0].ready, False)
+        assert (await ask(bed.port, get("/ready"))).status == 503
+        metrics = bed.process.metrics.render().decode()
+        assert 'code="503"' not in metrics
+        assert 'rejected_total{reason="no-endpoints"}' not in metrics
 
 
 async def test_requests_without_a_first_byte_leave_a_worker_that_fails_its_checks() -> None:
