@@ -29,7 +29,8 @@ from tidegate_worker.server.text_codec import TextCodec, utf8_bytes
 Planner = Callable[[bytes, TextCodec, ModelLimits, Callable[[], int]], GenerationPlan]
 
 MIN_TOKENIZE_BYTES = 1024 * 1024
-"""`/tokenize` takes texts up to this size, also where the context could not: clients cut documents to size with it."""
+"""`/tokenize` takes texts up to this size, also where the context could not: clients cut documents to size with it.
+`/detokenize` takes as many tokens, so that whatever was tokenized can be turned back."""
 
 _log = logging.getLogger(__name__)
 
@@ -173,6 +174,12 @@ class DetokenizeEndpoint(Endpoint):
         codec = self._service.codec
         if request.model is not None:
             check_model(request.model, self._service.limits)
+        most_tokens = max(MIN_TOKENIZE_BYTES, self._service.limits.context_tokens)
+        if len(request.tokens) > most_tokens:
+            raise invalid(
+                f"'tokens' holds {len(request.tokens)}, more than the {most_tokens} that are detokenized at once",
+                "tokens",
+            )
         for index, token_id in enumerate(request.tokens):
             if token_id >= self._service.limits.vocabulary_size:
                 path = f"tokens[{index}]"
