@@ -35,7 +35,12 @@ def build_parser() -> argparse.ArgumentParser:
         choices=["auto", "float32", "bfloat16", "float16"],
         help="of weights and KV; auto: bfloat16 on an accelerator, float32 on a CPU",
     )
-    engine.add_argument("--device", default="auto", help="cpu or cuda; auto: cuda where there is one, else cpu")
+    engine.add_argument(
+        "--device",
+        choices=("auto", "cpu", "cuda"),
+        default="auto",
+        help="auto: cuda where there is one, else cpu",
+    )
     engine.add_argument(
         "--threads",
         type=at_least(1, MAX_THREADS),

@@ -76,7 +76,7 @@ class ChatTemplate:
         Content may be a string, null, or a list of text parts; other parts and whatever the template itself refuses
         raise ChatTemplateError.
         """
-        plain = [_plain_message(message, index) for index, message in enumerate(messages)]
+        plain = plain_messages(messages)
         variables = {**self._tokens, **extra, "messages": plain, "tools": list(tools) if tools else None}
         try:
             template = self._tool_template if tools else self._template
@@ -85,6 +85,14 @@ class ChatTemplate:
             raise
         except Exception as error:  # a template is foreign code and may raise anything
             raise ChatTemplateError(f"the model's chat template rejected the messages: {error}") from error
+
+
+def plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Messages as templates want them: content as one string, arguments of tool calls as objects. Idempotent.
+
+    Whoever looks for something in the clients' strings looks here: JSON inside a string can spell it with escapes.
+    """
+    return [_plain_message(message, index) for index, message in enumerate(messages)]
 
 
 def _plain_message(message: Message, index: int) -> dict[str, Any]:

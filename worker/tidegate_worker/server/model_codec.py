@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tidegate_worker.model.chat_template import ChatTemplate
+from tidegate_worker.model.chat_template import ChatTemplate, plain_messages
 from tidegate_worker.model.literal_text import LiteralText
 from tidegate_worker.model.tokenizer import Tokenizer, load_tokenizer
 from tidegate_worker.model.uri import ModelFiles
@@ -31,6 +31,7 @@ class ModelCodec:
         tools: Sequence[Mapping[str, Any]] | None,
         most_bytes: int,
     ) -> list[int]:
+        messages = plain_messages(messages)
         spells_control_tokens = self._literal.spelled_in([messages, tools])
         if spells_control_tokens:
             messages, tools = self._literal.disguise(messages), self._literal.disguise(tools)
