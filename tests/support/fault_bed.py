@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 from chat_load import Chat, Ending, LoadOutcome, run_load
 from faulty_worker import FaultyWorker
-from router_process import RouterProcess, eventually, total
+from router_process import RouterProcess, total
+from waiting import eventually
 from worker_faults import Fault
 
 CONNECTIONS = 16

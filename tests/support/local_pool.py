@@ -13,9 +13,9 @@ from typing import Any
 
 import psutil
 import yaml
-from router_process import eventually
 from tidegate_crds.decoding import decode_pool
 from tidegate_crds.inference_pool import InferencePool
+from waiting import eventually
 
 SUPPORT = Path(__file__).parent
 FAKE = ("--worker-module", "fake_process", "--router-module", "fake_process")

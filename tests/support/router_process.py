@@ -7,28 +7,16 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import psutil
 import raw_http
+from waiting import eventually
 
 START_SECONDS = 20.0
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
-
-
-def eventually(read: Callable[[], Any], accept: Callable[[Any], bool], *, seconds: float = 10.0) -> Any:
-    """Read until a value is accepted and return it; AssertionError with the last value when time runs out."""
-    deadline = time.monotonic() + seconds
-    while True:
-        value = read()
-        if accept(value):
-            return value
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {seconds:g} s; last value: {value!r}")
-        time.sleep(0.02)
 
 
 def free_port() -> int:

@@ -1,27 +1,13 @@
 """Looking at a running worker from outside: its metrics, its event streams, and waiting for them to say something."""
 
 import json
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 from sim_worker_process import WorkerProcess
-
-T = TypeVar("T")
-
-
-def eventually(read: Callable[[], T], wanted: Callable[[T], bool], timeout_seconds: float = 10.0) -> T:
-    """The first value that is wanted; fails with the last one seen."""
-    deadline = time.monotonic() + timeout_seconds
-    while True:
-        value = read()
-        if wanted(value):
-            return value
-        assert time.monotonic() < deadline, f"still {value!r} after {timeout_seconds} s"
-        time.sleep(0.02)
+from waiting import eventually
 
 
 def metrics(worker: WorkerProcess) -> dict[str, float]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 from local_pool import TidegateCommand, all_gone, gone, interrupt, pool_document, process_ids
-from router_process import eventually
+from waiting import eventually
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 from local_pool import TidegateCommand, all_gone, interrupt, pool_document, process_ids
-from router_process import eventually
+from waiting import eventually
 
 SIMULATED = ("--worker-module", "sim_process")
 

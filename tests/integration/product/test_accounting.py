@@ -7,7 +7,8 @@ from chat_load import Chat, Ending, run_load
 from faulty_worker import FaultyWorker
 from malformed_requests import CHAT
 from raw_http import ask, get, post
-from router_process import RouterProcess, eventually, scrape, total
+from router_process import RouterProcess, scrape, total
+from waiting import eventually
 from worker_faults import Fault
 
 PRIVATE = "the-prompt-that-nobody-else-may-read"

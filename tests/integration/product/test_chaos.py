@@ -8,8 +8,9 @@ from chat_load import Chat, Ending, run_load
 from fault_bed import SETTINGS
 from faulty_worker import FaultyWorker
 from raw_http import post
-from router_process import RouterProcess, eventually
+from router_process import RouterProcess
 from scripted_http import Request, Sender
+from waiting import eventually
 from worker_faults import SCRIPTS, STREAMS_ONLY, Fault, answer_well
 
 SEED = 20_260_101

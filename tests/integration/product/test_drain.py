@@ -6,7 +6,8 @@ import time
 from chat_load import Chat, Ending, judge, read_answer
 from faulty_worker import FaultyWorker
 from raw_http import Connection, get, post
-from router_process import RouterProcess, eventually
+from router_process import RouterProcess
+from waiting import eventually
 from worker_faults import Fault
 
 DRAIN = {"timeouts": {"drainSeconds": 1.0}}

@@ -12,8 +12,9 @@ import psutil
 import pytest
 from chat_load import Chat, ChatConnection, Ending, LoadOutcome, judge, read_answer, run_load
 from raw_http import post
-from router_process import RouterProcess, eventually, scrape, total
+from router_process import RouterProcess, scrape, total
 from sim_worker_process import WorkerProcess, sim_worker
+from waiting import eventually
 
 CHAT = "/v1/chat/completions"
 FLAGS = ("--decode-step-seconds", "0.02", "--kv-blocks", "2048")

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from chat_load import Ending, run_load
 from fault_bed import CONNECTIONS, MODELS_REFRESH_SECONDS, REQUESTS, UNHEALTHY_THRESHOLD, FaultBed, chats
-from router_process import eventually
+from waiting import eventually
 from worker_faults import Fault
 
 

@@ -7,7 +7,8 @@ from chat_load import Chat, Ending, run_load
 from fault_bed import SETTINGS, chats
 from faulty_worker import FaultyWorker
 from raw_http import Connection, post
-from router_process import RouterProcess, eventually
+from router_process import RouterProcess
+from waiting import eventually
 from worker_faults import LONG_STREAM_EVENTS, Fault
 
 

@@ -8,7 +8,8 @@ import time
 import httpx
 import pytest
 from sim_worker_process import WorkerProcess
-from worker_observation import assert_idle, eventually, metrics, sse_events
+from waiting import eventually
+from worker_observation import assert_idle, metrics, sse_events
 
 LONG = {"model": "sim", "prompt": "go on and on", "max_tokens": 4000}
 
@@ -45,7 +46,7 @@ def test_a_reader_that_stalls_holds_up_nobody_and_gets_its_whole_text_later(stea
         quick = httpx.post(steady.url + "/v1/completions", json={**LONG, "max_tokens": 20, "stream": False}, timeout=30)
         assert quick.status_code == 200
         assert time.monotonic() - began < 5
-        eventually(lambda: metrics(steady)["vllm:num_requests_running"], lambda running: running == 0, 30)
+        eventually(lambda: metrics(steady)["vllm:num_requests_running"], lambda running: running == 0, seconds=30)
         stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
         answer = b""
         while b"[DONE]" not in answer:

@@ -14,7 +14,8 @@ from typing import Any
 import httpx
 import pytest
 from sim_worker_process import WorkerProcess, sim_worker
-from worker_observation import child_processes, eventually, metrics, sse_events
+from waiting import eventually
+from worker_observation import child_processes, metrics, sse_events
 
 LONG = {"model": "sim", "prompt": "go", "max_tokens": 4000, "stream": True}
 SLOW = ("--decode-step-seconds", "0.02")
@@ -146,7 +147,9 @@ def test_a_worker_says_so_while_it_loads_and_can_be_stopped_then() -> None:
         port = probe.getsockname()[1]
     process = subprocess.Popen([sys.executable, "-c", STUCK_LOADING, str(port)])
     try:
-        health = eventually(lambda: try_get(f"http://127.0.0.1:{port}/health"), lambda answer: answer is not None, 30)
+        health = eventually(
+            lambda: try_get(f"http://127.0.0.1:{port}/health"), lambda answer: answer is not None, seconds=30
+        )
         assert health is not None
         assert (health.status_code, health.json()) == (503, {"status": "loading"})
         refused = httpx.post(f"http://127.0.0.1:{port}/v1/completions", json=LONG)

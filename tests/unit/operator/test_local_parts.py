@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from router_process import eventually
 from tidegate_operator.local import logs
 from tidegate_operator.local.errors import AlreadyRunningError, PortInUseError, StateError, UnknownPoolError
 from tidegate_operator.local.identity import ProcessIdentity, identify
@@ -19,6 +18,7 @@ from tidegate_operator.local.ports import check_bindable, choose_ports
 from tidegate_operator.local.select import known_pools, log_of, running_pool
 from tidegate_operator.local.state import PoolFolder, PoolState, ProcessState, state_home
 from tidegate_operator.local.watchdog import groups_left
+from waiting import eventually
 
 SELF = identify(os.getpid())
 

@@ -76,8 +76,17 @@ class ChatTemplate:
         Content may be a string, null, or a list of text parts; other parts and whatever the template itself refuses
         raise ChatTemplateError.
         """
-        plain = plain_messages(messages)
-        variables = {**self._tokens, **extra, "messages": plain, "tools": list(tools) if tools else None}
+        return self.render_plain(plain_messages(messages), tools, add_generation_prompt, **extra)
+
+    def render_plain(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        **extra: Any,
+    ) -> str:
+        """`render` for messages that have been through `plain_messages`."""
+        variables = {**self._tokens, **extra, "messages": list(messages), "tools": list(tools) if tools else None}
         try:
             template = self._tool_template if tools else self._template
             return template.render(**variables, add_generation_prompt=add_generation_prompt)

@@ -35,7 +35,7 @@ class ModelCodec:
         spells_control_tokens = self._literal.spelled_in([messages, tools])
         if spells_control_tokens:
             messages, tools = self._literal.disguise(messages), self._literal.disguise(tools)
-        rendered = self._template.render(messages, tools)
+        rendered = self._template.render_plain(messages, tools)
         size = utf8_bytes(rendered)
         if size > most_bytes:
             raise TextTooLongError(size)

@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from tidegate_worker.engine.sampling_params import MAX_LOGPROBS
+
 MAX_CHOICES = 16
 """Most `n`: each choice holds its own blocks and a place in the batch for the whole answer."""
 MAX_STOP_STRINGS = 16
@@ -71,7 +73,7 @@ class ChatBody(GenerationBody, kw_only=True):
     messages: Annotated[list[ChatMessage], Meta(min_length=1)]
     max_completion_tokens: Annotated[int, Meta(le=MAX_INT64)] | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: Any = None
     """Checked by `UNSUPPORTED`."""
@@ -81,7 +83,7 @@ class CompletionBody(GenerationBody, kw_only=True):
     """`POST /v1/completions`. `prompt` is decoded apart: JSON lists of text, ids and lists of ids look alike."""
 
     prompt: msgspec.Raw
-    logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
     echo: bool | None = None
 
 
